@@ -1,0 +1,45 @@
+"""A position in PostgreSQL's write-ahead log.
+
+An LSN has an order and a spelling and nothing else: there is no `+`, because a position that was computed
+instead of received is how relays confirm what they never saw.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn, final
+
+
+@final
+class LSN(int):
+    """A 64-bit WAL position. Compares and hashes as an int; prints as PostgreSQL does (`16/B374D848`)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> LSN:
+        """Read `X/X`, as PostgreSQL prints a `pg_lsn`.
+
+        Raises ValueError on anything else.
+        """
+        high, slash, low = text.partition("/")
+        if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+            raise ValueError(f"not an LSN: {text!r}")
+        return cls((int(high, 16) << 32) | int(low, 16))
+
+    def __str__(self) -> str:
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"LSN({self})"
+
+    def _no_arithmetic(self, _other: object) -> NoReturn:
+        raise TypeError("an LSN is received, never computed; use bytes_since() for a distance")
+
+    __add__ = __radd__ = _no_arithmetic  # type: ignore[assignment]  # arithmetic is forbidden on purpose
+
+    def bytes_since(self, earlier: int) -> int:
+        """Bytes of WAL between an earlier position and this one; never negative."""
+        return max(0, int(self) - int(earlier))
+
+
+ZERO: Final = LSN(0)
