@@ -6,7 +6,10 @@ instead of received is how relays confirm what they never saw.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NoReturn, final
+
+_SPELLING: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 @final
@@ -21,10 +24,10 @@ class LSN(int):
 
         Raises ValueError on anything else.
         """
-        high, slash, low = text.partition("/")
-        if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+        found = _SPELLING.fullmatch(text)
+        if found is None:
             raise ValueError(f"not an LSN: {text!r}")
-        return cls((int(high, 16) << 32) | int(low, 16))
+        return cls((int(found[1], 16) << 32) | int(found[2], 16))
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
@@ -35,7 +38,7 @@ class LSN(int):
     def _no_arithmetic(self, _other: object) -> NoReturn:
         raise TypeError("an LSN is received, never computed; use bytes_since() for a distance")
 
-    __add__ = __radd__ = _no_arithmetic  # type: ignore[assignment]  # arithmetic is forbidden on purpose
+    __add__ = __radd__ = _no_arithmetic  # arithmetic is forbidden on purpose
 
     def bytes_since(self, earlier: int) -> int:
         """Bytes of WAL between an earlier position and this one; never negative."""

@@ -3,8 +3,8 @@
 Two ways in. `decode` reads any message into a record. The `…_at` functions read what comes once per row or
 transaction straight from the CopyData frame, without a record and without copying the frame. Both accept
 only whole, exact messages and raise nothing but ProtocolViolation, whatever the bytes; a length that points
-outside the message is never believed. Tags that this module doesn't know become `Unknown`: PostgreSQL 18 sends
-a stray stream abort (`A`) even with protocol 1, and that must not end a session.
+outside the message is never believed. Tags that this module doesn't know become `Unknown`: PostgreSQL 18
+sends a stray stream abort (`A`) even with protocol 1, and that must not end a session.
 
 Values are text, in the output format of the session that streams; they stay bytes. Numbers are as sent,
 except clocks, which count microseconds since 1970.
@@ -355,8 +355,8 @@ class _Reader:
             raise self._short()
         found = self._data[self._at : end]
         self._at = end + 1
-        # Names that aren't UTF-8 exist only in SQL_ASCII databases. Surrogates would decode them too, but blow
-        # up later, in a log line or a JSON document. Escapes can be printed; nobody turns them back.
+        # Names that aren't UTF-8 exist only in SQL_ASCII databases. Surrogates would decode them too, but
+        # blow up later, in a log line or a JSON document. Escapes can be printed; nobody turns them back.
         return found.decode("utf-8", "backslashreplace")
 
     def octets(self, count: int) -> bytes:
