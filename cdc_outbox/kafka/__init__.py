@@ -1,0 +1,1 @@
+"""Kafka's side of the relay. Only this package imports aiokafka."""
