@@ -1,0 +1,148 @@
+"""Fixtures with real servers.
+
+Shared servers (`postgres`, `kafka`, `postgres_version`) are started once and left in order by their users: each
+test has a `database`, a `slot` and a `topics` prefix of its own. Whoever breaks a server asks for one of its own
+(`own_postgres`, `own_kafka`), which costs about a second.
+
+A test that asks for a server is marked `postgres` or `kafka` by that.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.servers.kafka import Kafka, KafkaBroker, shared_kafka
+from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
+
+POSTGRES_FIXTURES = {"postgres", "postgres_version", "own_postgres", "make_postgres"}
+KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & POSTGRES_FIXTURES and not item.get_closest_marker("postgres"):
+            item.add_marker(pytest.mark.postgres)
+        if fixtures & KAFKA_FIXTURES:
+            item.add_marker(pytest.mark.kafka)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh database on a shared server."""
+
+    server: Postgres
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        """The superuser's connection string."""
+        return self.server.dsn(self.name)
+
+    @property
+    def major(self) -> int:
+        return self.server.major
+
+
+@pytest.fixture(scope="session")
+def shared_servers() -> Iterator[Callable[[int], Postgres]]:
+    """The shared server of a version, started when first asked for."""
+    running: dict[int, Postgres] = {}
+
+    def of(major: int) -> Postgres:
+        if major not in running:
+            running[major] = shared_postgres(major)
+        return running[major]
+
+    yield of
+    for server in running.values():
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(shared_servers: Callable[[int], Postgres]) -> Postgres:
+    """The shared PostgreSQL 18. Don't stop it or change its settings."""
+    return shared_servers(18)
+
+
+@pytest.fixture(params=MAJORS, ids=lambda major: f"pg{major}")
+def postgres_version(request: pytest.FixtureRequest, shared_servers: Callable[[int], Postgres]) -> Postgres:
+    """The shared server of each supported version in turn."""
+    return shared_servers(request.param)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A fresh database on `postgres_version` if the test asks for that, else on `postgres`."""
+    name = "postgres_version" if "postgres_version" in request.fixturenames else "postgres"
+    server: Postgres = request.getfixturevalue(name)
+    database = f"test_{secrets.token_hex(4)}"
+    server.create_database(database)
+    yield Database(server, database)
+    server.drop_database(database)
+
+
+@pytest.fixture
+def slot() -> str:
+    """A slot name that no other test uses."""
+    return f"slot_{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def topics() -> str:
+    """A prefix for topic names that no other test uses, with its dot."""
+    return f"test-{secrets.token_hex(4)}."
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """The shared broker. Don't stop it; topics don't make themselves on it."""
+    broker = shared_kafka()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def make_postgres() -> Iterator[Callable[..., PostgresServer]]:
+    """Makes and starts servers of the test's own: `make_postgres(17, settings={...})`."""
+    made: list[PostgresServer] = []
+
+    def make(major: int = 18, **options: object) -> PostgresServer:
+        server = PostgresServer(major, **options)  # type: ignore[arg-type]
+        made.append(server)
+        return server.start()
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def own_postgres(make_postgres: Callable[..., PostgresServer]) -> PostgresServer:
+    """A PostgreSQL 18 of the test's own, to be broken."""
+    return make_postgres()
+
+
+@pytest.fixture
+def make_kafka() -> Iterator[Callable[..., KafkaBroker]]:
+    """Makes and starts brokers of the test's own: `make_kafka(settings={...})`."""
+    made: list[KafkaBroker] = []
+
+    def make(**options: object) -> KafkaBroker:
+        broker = KafkaBroker(**options)  # type: ignore[arg-type]
+        made.append(broker)
+        return broker.start()
+
+    yield make
+    for broker in made:
+        broker.close()
+
+
+@pytest.fixture
+def own_kafka(make_kafka: Callable[..., KafkaBroker]) -> KafkaBroker:
+    """A broker of the test's own, to be broken."""
+    return make_kafka()

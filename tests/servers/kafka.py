@@ -1,0 +1,374 @@
+"""A real Kafka broker (KRaft, one node that is broker and controller) that a test may break.
+
+The jars come from Maven, once, into the cache; Java 17 or newer runs them. A log directory is formatted once
+and copied for each broker. A broker keeps its port over restarts, and takes another one when asked.
+
+A secure broker has four listeners beside the plain one, each demanding another proof of who the client is
+(see `Security`), and denies everything that wasn't allowed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.servers.cache import Missing, cache_root, cached, run
+from tests.servers.docker import docker_answers
+from tests.servers.process import Process, directory, free_port
+from tests.servers.wait import eventually
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+VERSION = "4.4.0"
+HERE = Path(__file__).parent
+
+# Small and quick to start: a test machine runs a broker, a database and the relay at once.
+HEAP = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC")
+QUICK_START = ("-XX:TieredStopAtLevel=1",)
+
+SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "log.cleaner.threads": "1",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "controlled.shutdown.enable": "true",
+    # A killed broker's session ends quickly, so that its successor isn't refused as a duplicate.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+@cache
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which(f"{home}/bin/java" if home else "java")
+    if program is None:
+        raise Missing("Kafka needs Java 17 or newer: there is no 'java' on this machine")
+    shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    version = shown.partition('"')[2].partition('"')[0]
+    if int(version.partition(".")[0] or 0) < 17:
+        raise Missing(f"Kafka needs Java 17 or newer; {program} is {version or 'of unknown version'}")
+    return program
+
+
+def _install(draft: Path) -> None:
+    run(
+        ["mvn", "--quiet", "--batch-mode", "--file", HERE / "kafka.pom.xml", "dependency:copy-dependencies",
+         "-DincludeScope=runtime", f"-DoutputDirectory={draft}"],
+        what=f"Kafka {VERSION}",
+        cwd=draft,
+    )  # fmt: skip
+
+
+@cache
+def _classpath() -> str:
+    return f"{cached(cache_root() / 'kafka' / VERSION, _install)}/*"
+
+
+def _jvm(*options: str) -> list[str]:
+    logging = f"-Dlog4j2.configurationFile=file:{HERE / 'kafka.log4j2.properties'}"
+    return [_java(), *options, "-cp", _classpath(), logging]
+
+
+def _random_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _format(draft: Path) -> None:
+    home = directory("kafka-format-")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(draft / "data"),
+    }
+    (home / "server.properties").write_text(_properties(settings))
+    command = [*_jvm(*HEAP, *QUICK_START), "kafka.tools.StorageTool", "format"]
+    run(
+        [*command, "--cluster-id", _random_id(), "--config", home / "server.properties"],
+        what="formatting a Kafka log directory",
+    )
+
+
+class Kafka:
+    """A Kafka cluster that the tests may use; how it runs is the subclass's matter."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The address to give to clients."""
+        raise NotImplementedError
+
+    def admin(self) -> AdminClient:
+        """A client for the broker's administration, for one use."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": 10_000})
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> None:
+        """Make a topic; returns when every partition has a leader."""
+        admin = self.admin()
+        topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
+        _done(admin.create_topics([topic], request_timeout=20))
+
+        def led() -> bool:
+            shown = admin.list_topics(name, timeout=10).topics[name]
+            return len(shown.partitions) == partitions and all(
+                partition.leader >= 0 for partition in shown.partitions.values()
+            )
+
+        eventually(led, 20, f"leaders for topic {name}")
+
+    def create_partitions(self, name: str, partitions: int) -> None:
+        """Raise a topic's number of partitions."""
+        admin = self.admin()
+        _done(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=20))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic; returns when the broker doesn't list it any more."""
+        admin = self.admin()
+        _done(admin.delete_topics([name], operation_timeout=20))
+        eventually(lambda: name not in self.topics(), 20, f"topic {name} gone")
+
+    def topics(self) -> dict[str, int]:
+        """The topics, without Kafka's own, with their number of partitions."""
+        listed = self.admin().list_topics(timeout=10).topics
+        return {name: len(topic.partitions) for name, topic in listed.items() if not name.startswith("__")}
+
+    def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Change a topic's configuration; None goes back to the default."""
+        entries = [
+            ConfigEntry(
+                key,
+                value or "",
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        admin = self.admin()
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        _done(admin.incremental_alter_configs([resource]))
+
+    def close(self) -> None:
+        """End what the tests started for this cluster; nothing for one that was there before."""
+
+
+def _done(futures: Mapping[Any, Future[Any]]) -> None:
+    for future in futures.values():
+        future.result(30)
+
+
+class GivenKafka(Kafka):
+    """A cluster that was there before the tests."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    @property
+    def bootstrap(self) -> str:
+        return self._bootstrap
+
+
+class DockerKafka(GivenKafka):
+    """A broker in a container, ended with the tests."""
+
+    def __init__(self) -> None:
+        from testcontainers.kafka import KafkaContainer
+
+        self._container = KafkaContainer("confluentinc/cp-kafka:8.0.0").with_kraft()
+        self._container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
+        self._container.start()
+        super().__init__(self._container.get_bootstrap_server())
+
+    def close(self) -> None:
+        self._container.stop()
+
+
+class KafkaBroker(Kafka):
+    """A broker of the test's own on 127.0.0.1, to stop, kill, freeze and start again."""
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (*HEAP, *QUICK_START),
+    ) -> None:
+        """Format a log directory; `start()` starts the broker. `settings` go over SETTINGS."""
+        self.node = 1
+        self.port = free_port()
+        self.controller_port = free_port()
+        self.home = directory("kafka-")
+        self.log = self.home / "server.log"
+        self.settings = {**SETTINGS, **(settings or {})}
+        self._jvm = tuple(jvm)
+        self._voters = f"1@127.0.0.1:{self.controller_port}"
+        self._replicas = 1
+        self._process: Process | None = None
+        self._make_log_directory(_random_id())
+
+    def _make_log_directory(self, cluster: str) -> None:
+        template = cached(cache_root() / "kafka" / f"template-{VERSION}", _format)
+        shutil.copytree(template / "data", self.home / "data")
+        identity = {
+            "version": "1",
+            "cluster.id": cluster,
+            "node.id": str(self.node),
+            "directory.id": _random_id(),
+        }
+        (self.home / "data" / "meta.properties").write_text(_properties(identity))
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        assert self._process is not None, "the broker isn't running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    def _server_settings(self) -> dict[str, str]:
+        replicas = str(self._replicas)
+        return {
+            **self.settings,
+            "process.roles": "broker,controller",
+            "node.id": str(self.node),
+            "controller.quorum.voters": self._voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.home / "data"),
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": "1",
+        }
+
+    def start(self, timeout: float = 60) -> KafkaBroker:
+        """Start the broker and wait until it answers clients."""
+        self.launch()
+        self.wait_ready(timeout)
+        return self
+
+    def launch(self) -> None:
+        """Start the broker's process without waiting."""
+        assert not self.running, "the broker runs already"
+        file = self.home / "server.properties"
+        file.write_text(_properties(self._server_settings()))
+        self._process = Process([*_jvm(*self._jvm), "kafka.Kafka", file], log=self.log, cwd=self.home)
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        """Wait until the broker answers clients."""
+        eventually(self._listens, timeout, lambda: f"Kafka listens:\n{self.log_text()[-2000:]}")
+        admin = self.admin()
+
+        def answers() -> bool:
+            assert self.running, f"Kafka ended at start:\n{self.log_text()[-2000:]}"
+            with contextlib.suppress(KafkaException):
+                return self.node in admin.list_topics(timeout=2).brokers
+            return False
+
+        eventually(answers, timeout, lambda: f"Kafka ready:\n{self.log_text()[-2000:]}")
+
+    def _listens(self) -> bool:
+        assert self.running, f"Kafka ended at start:\n{self.log_text()[-2000:]}"
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self, timeout: float = 60) -> float:
+        """End the broker with SIGTERM; the seconds that it took."""
+        assert self._process is not None, "the broker isn't running"
+        began = time.monotonic()
+        self._process.send(signal.SIGTERM)
+        self._process.wait(timeout)
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> float:
+        """Stop and start on the same port; the seconds until it answers again."""
+        began = time.monotonic()
+        self.stop()
+        self.start()
+        return time.monotonic() - began
+
+    def move(self) -> None:
+        """Take another port at the next start. The old address is dead from then on."""
+        assert not self.running, "the broker must be down to move"
+        self.port = free_port()
+
+    def pause(self) -> None:
+        """Freeze the broker; its kernel still acknowledges what clients send."""
+        assert self._process is not None, "the broker isn't running"
+        self._process.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen broker go on."""
+        assert self._process is not None, "the broker isn't running"
+        self._process.send(signal.SIGCONT)
+
+    def log_text(self) -> str:
+        """What the broker logged: warnings and errors."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def close(self) -> None:
+        """Kill the broker and remove its data."""
+        self.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def shared_kafka() -> Kafka:
+    """A running broker for many tests: given by the environment, in Docker, or local."""
+    given = os.environ.get("CDC_OUTBOX_TEST_KAFKA")
+    if given:
+        return GivenKafka(given)
+    if docker_answers():
+        return DockerKafka()
+    return KafkaBroker().start()
