@@ -1,0 +1,199 @@
+"""The two connections: control (ordinary SQL) and replication.
+
+Both are autocommit psycopg connections whose session settings are ours, whatever the role's or the
+database's defaults are. The settings are made by SET after connecting and not by the start-up packet's
+`options`, so that the user's own `options` (in the DSN, the service file or PGOPTIONS) stay as they are,
+and so that a pooler in between answers and can be named. Errors come as the tree of `cdc_outbox.errors`,
+by the table of `sqlstate.py`; no message holds a password.
+
+https://www.postgresql.org/docs/current/libpq-connect.html
+https://www.postgresql.org/docs/current/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from cdc_outbox.errors import PostgresUnavailable, UsageError
+from cdc_outbox.postgres import refusal, sqlstate
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings.model import PostgresSettings
+
+Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
+Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
+
+CONNECT_TIMEOUT: Final = 10.0
+ANSWER_TIMEOUT: Final = 10.0
+
+# A dead network must be noticed in well under half a minute: 5 + 3 * 3 seconds when idle, 15 with data on
+# the way.
+_DEFAULTS: Final[dict[str, str]] = {
+    "keepalives": "1",
+    "keepalives_idle": "5",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+
+_OUTPUT: Final[LiteralString] = """
+set bytea_output = 'hex'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set timezone = 'UTC';
+set extra_float_digits = 1; set statement_timeout = 0; set idle_session_timeout = 0;
+"""
+
+_CONTROL: Final[LiteralString] = """
+set statement_timeout = '10s'; set lock_timeout = '5s'; set synchronous_commit = 'local';
+set default_transaction_read_only = off; set default_transaction_isolation = 'read committed';
+"""
+
+# A dead network must not leave a walsender that holds the slot for ever or for an hour. Smaller values stay.
+_WAL_SENDER: Final[LiteralString] = """
+select set_config('wal_sender_timeout', '30s', false) from pg_catalog.pg_settings
+ where name = 'wal_sender_timeout' and (setting::int = 0 or setting::int > 30000);
+"""
+
+# Logical decoding runs inside transactions: a role's transaction_timeout would end the stream in a large one.
+_CONTROL_17: Final[LiteralString] = "set transaction_timeout = 0;"
+
+
+async def connect_control(
+    settings: PostgresSettings,
+    *,
+    application_name: str,
+    timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 - handed to libpq, host by host
+    admin: bool = False,
+    like: Connection | None = None,
+) -> Connection:
+    """An ordinary connection, autocommit, with our session settings.
+
+    `like`: go to the very server that this other connection reached. `admin`: by the owner's DSN.
+    `timeout` is for each host, in seconds, unless the DSN has its own.
+
+    Raises SetupError, MissingRight, UsageError, PostgresUnavailable or PostgresShutdown.
+    """
+    dsn = (settings.admin_dsn or settings.dsn) if admin else settings.dsn
+    conn = await _connect(dsn, application_name, timeout, like, {})
+    later = sql.SQL(_CONTROL_17) if conn.info.server_version >= 170000 else sql.SQL("")
+    return await _prepared(conn, sql.SQL(_OUTPUT) + sql.SQL(_CONTROL) + later, "control")
+
+
+async def connect_replication(
+    settings: PostgresSettings,
+    *,
+    application_name: str,
+    timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 - handed to libpq, host by host
+    like: Connection | None = None,
+) -> Connection:
+    """A logical replication connection, autocommit, that also takes simple SQL until START_REPLICATION.
+
+    In a SQL_ASCII database its client_encoding is SQL_ASCII, so that bytes pass as they are. Arguments
+    and errors as for `connect_control`.
+    """
+    conn = await _connect(settings.dsn, application_name, timeout, like, {"replication": "database"})
+    statements = sql.SQL(_OUTPUT) + sql.SQL(_WAL_SENDER)
+    if conn.info.server_version >= 170000:
+        statements += sql.SQL(_CONTROL_17)
+    if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
+        statements += sql.SQL("set client_encoding = 'SQL_ASCII';")
+    return await _prepared(conn, statements, "identify")
+
+
+async def execute(
+    conn: Connection,
+    query: LiteralString | sql.SQL | sql.Composed,
+    parameters: Parameters | None = None,
+    *,
+    stage: sqlstate.Stage = "control",
+    within: float | None = None,
+) -> list[TupleRow]:
+    """Run one statement and fetch its rows (none for a statement without any).
+
+    The server has `within` seconds (10 by default) to answer. After that the connection is cut, not asked to
+    cancel: a frozen server acknowledges everything and does nothing.
+
+    Raises the error that `sqlstate.py` has for the stage; PostgresUnavailable when the time is over.
+    """
+    limit = ANSWER_TIMEOUT if within is None else within
+    late = False
+
+    def cut() -> None:
+        nonlocal late
+        late = True
+        sever(conn)
+
+    timer = asyncio.get_running_loop().call_later(limit, cut)
+    try:
+        cursor = await conn.execute(sql.SQL(query) if isinstance(query, str) else query, parameters)
+        return await cursor.fetchall() if cursor.description is not None else []
+    except psycopg.Error as failure:
+        if late:
+            raise PostgresUnavailable(
+                f"PostgreSQL at {place(conn)} did not answer within {limit:g} s", next=refusal.NETWORK
+            ) from failure
+        raise sqlstate.from_exception(failure, stage=stage) from failure
+    finally:
+        timer.cancel()
+
+
+def sever(conn: Connection) -> None:
+    """End the connection without a word to the server; whoever waits on it gets an error at once."""
+    if conn.closed:
+        return
+    with suppress(OSError), socket.socket(fileno=os.dup(conn.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def place(conn: Connection) -> str:
+    """Host and port that a connection reached."""
+    return refusal.place({"host": conn.info.host, "port": str(conn.info.port)})
+
+
+async def _connect(
+    dsn: str, application_name: str, within: float, like: Connection | None, extra: Mapping[str, str]
+) -> Connection:
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # libpq's message quotes the DSN, and what it can't read may be the password.
+        raise UsageError(
+            "the DSN is malformed",
+            next="write it as postgresql://user:password@host:5432/database, special characters"
+            " percent-encoded, in --dsn or CDC_OUTBOX_DSN",
+        ) from None
+    wanted: dict[str, str] = {**_DEFAULTS, "connect_timeout": str(max(2, math.ceil(within)))}
+    wanted |= {name: str(value) for name, value in given.items() if value is not None}
+    wanted |= {"application_name": application_name, "client_encoding": "UTF8", **extra}
+    if like is not None:
+        wanted |= {"host": like.info.host, "port": str(like.info.port)}
+        wanted.pop("hostaddr", None)
+        if like.info.hostaddr:
+            wanted["hostaddr"] = like.info.hostaddr
+    try:
+        return await psycopg.AsyncConnection.connect(
+            make_conninfo(**wanted), autocommit=True, prepare_threshold=None
+        )
+    except (psycopg.Error, OSError) as failure:
+        raise await refusal.explain(failure, wanted) from None
+
+
+async def _prepared(
+    conn: Connection, statements: sql.SQL | sql.Composed, stage: sqlstate.Stage
+) -> Connection:
+    try:
+        await execute(conn, statements, stage=stage)
+    except BaseException:
+        sever(conn)
+        await conn.close()
+        raise
+    return conn

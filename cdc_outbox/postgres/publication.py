@@ -1,0 +1,300 @@
+"""The publication: what it hides, and whether it is still the one that we knew.
+
+A publication that is missing, lacks the table or filters rows looks like an idle server: PostgreSQL skips
+the rows in silence (18 even for a missing publication), and what was skipped is behind the slot and
+nowhere else. So it is looked at before streaming starts and every second after, in one short query,
+without any right on the tables. `compare` tells a publication that was altered from one that was dropped
+and made again between two looks, by the OIDs and the xmin of its catalogue rows: VACUUM FREEZE, VACUUM
+FULL and renaming leave both alone, ALTER gives a new xmin, dropping and making again gives a new OID.
+
+https://www.postgresql.org/docs/current/logical-replication-publication.html
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import PublicationWrong
+from cdc_outbox.event import quote
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.connection import Connection, execute
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+
+
+class Change(enum.Enum):
+    """What became of a publication between two looks."""
+
+    UNCHANGED = "unchanged"
+    ALTERED = "altered"
+    MADE_AGAIN = "made again"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A catalogue row: its OID says which, its xmin says which version of it."""
+
+    oid: int
+    xmin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """How one table got into the publication.
+
+    `rows` are the rows of pg_publication_rel for the table or a partition root of it, and of
+    pg_publication_namespace for their schemas; empty for FOR ALL TABLES.
+    """
+
+    table: int
+    schema: int
+    rows: frozenset[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which publication this is. `str()` and `parse` are for the witness row."""
+
+    publication: Row
+    members: tuple[tuple[str, Member], ...]
+
+    def __str__(self) -> str:
+        return json.dumps(
+            {
+                "publication": [self.publication.oid, self.publication.xmin],
+                "tables": {
+                    name: {
+                        "oid": member.table,
+                        "schema": member.schema,
+                        "rows": sorted([row.oid, row.xmin] for row in member.rows),
+                    }
+                    for name, member in self.members
+                },
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """Read what `str()` wrote. Raises ValueError on anything else."""
+        try:
+            whole = json.loads(text)
+            oid, xmin = whole["publication"]
+            members = tuple(
+                (
+                    str(name),
+                    Member(
+                        int(table["oid"]),
+                        int(table["schema"]),
+                        frozenset(Row(int(row[0]), str(row[1])) for row in table["rows"]),
+                    ),
+                )
+                for name, table in whole["tables"].items()
+            )
+            return cls(Row(int(oid), str(xmin)), members)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(f"not the identity of a publication: {text!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationState:
+    """One look at the publication.
+
+    `problem` says what it hides, None when it is as it should be; `next` is the remedy, as SQL.
+    `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
+    ended at the look, None on a standby.
+    """
+
+    name: str
+    problem: str | None
+    next: str
+    identity: Identity | None
+    insert_lsn: LSN | None
+
+    def require(self) -> None:
+        """Raise PublicationWrong if there is a problem."""
+        if self.problem is not None:
+            raise PublicationWrong(self.problem, next=self.next)
+
+
+_MEMBERS_14: Final[LiteralString] = """
+    select r.oid, r.xmin::text as xmin, false as filtered, false as listed
+      from pg_publication_rel r
+     where r.prpubid = p.oid
+       and (r.prrelid = c.oid or r.prrelid in (select relid from pg_partition_ancestors(c.oid) as a (relid)))
+"""
+
+_MEMBERS_15: Final[LiteralString] = """
+    select r.oid, r.xmin::text as xmin, r.prqual is not null as filtered, r.prattrs is not null as listed
+      from pg_publication_rel r
+     where r.prpubid = p.oid
+       and (r.prrelid = c.oid or r.prrelid in (select relid from pg_partition_ancestors(c.oid) as a (relid)))
+    union all
+    select s.oid, s.xmin::text, false, false
+      from pg_publication_namespace s
+     where s.pnpubid = p.oid
+       and (s.pnnspid = c.relnamespace
+            or s.pnnspid in (select k.relnamespace from pg_partition_ancestors(c.oid) as a (relid)
+                               join pg_class k on k.oid = a.relid))
+"""
+
+_LOOK: Final[LiteralString] = """
+select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
+       c.oid, c.relnamespace, c.relkind::text, c.relpersistence::text,
+       exists (select from pg_publication q, pg_get_publication_tables(q.pubname::text) g
+                where q.oid = p.oid and g.relid = c.oid),
+       coalesce((select json_agg(json_build_array(m.oid::int8, m.xmin, m.filtered, m.listed))
+                   from ({members}) m), '[]'::json),
+       case when pg_is_in_recovery() then null else pg_current_wal_insert_lsn()::text end
+  from unnest(%(schemas)s::text[], %(names)s::text[]) with ordinality as wanted (schema, name, place)
+  left join pg_publication p on p.pubname = %(publication)s
+  left join pg_namespace n on n.nspname = wanted.schema
+  left join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
+ order by wanted.place
+"""
+
+
+async def look(
+    conn: Connection, publication: str, tables: Sequence[TableName], *, within: float | None = None
+) -> PublicationState:
+    """Look at the publication and at the place of each table in it, in one query.
+
+    Raises what `execute` raises.
+    """
+    members: LiteralString = _MEMBERS_15 if conn.info.server_version >= 150000 else _MEMBERS_14
+    rows = await execute(
+        conn,
+        sql.SQL(_LOOK).format(members=sql.SQL(members)),
+        {
+            "publication": publication,
+            "schemas": [table.schema for table in tables],
+            "names": [table.name for table in tables],
+        },
+        within=within,
+    )
+    problem: tuple[str, str] | None = None
+    found: list[tuple[str, Member]] = []
+    for table, row in zip(tables, rows, strict=True):
+        oid, _, inserts, everything, relation, schema, kind, persistence, listed, member_rows, _ = row
+        problem = problem or _problem(
+            publication,
+            table,
+            exists=oid is not None,
+            inserts=bool(inserts),
+            everything=bool(everything),
+            kind=kind,
+            unlogged=persistence != "p",
+            listed=bool(listed),
+            filtered=any(member[2] for member in member_rows),
+            columns=any(member[3] for member in member_rows),
+            member=bool(member_rows),
+        )
+        if relation is not None:
+            identified = frozenset(Row(int(member[0]), str(member[1])) for member in member_rows)
+            found.append((str(table), Member(int(relation), int(schema), identified)))
+    oid, xmin, *_, lsn = rows[0]
+    whole = oid is not None and len(found) == len(tables)
+    return PublicationState(
+        name=publication,
+        problem=problem[0] if problem else None,
+        next=problem[1] if problem else "",
+        identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if whole else None,
+        insert_lsn=LSN.parse(lsn) if lsn is not None else None,
+    )
+
+
+def _problem(
+    publication: str,
+    table: TableName,
+    *,
+    exists: bool,
+    inserts: bool,
+    everything: bool,
+    kind: str | None,
+    unlogged: bool,
+    listed: bool,
+    filtered: bool,
+    columns: bool,
+    member: bool,
+) -> tuple[str, str] | None:
+    """What is wrong with one table's place in the publication, and the SQL that mends it."""
+    name = quote(publication)
+    whole = (
+        f"begin; alter publication {name} drop table {table};"
+        f" alter publication {name} add table {table}; commit;"
+    )
+    create = (
+        f"create publication {name} for table {table}"
+        " with (publish = 'insert', publish_via_partition_root = true);"
+        " then cdc-outbox recover, for the slot has skipped every row meanwhile"
+    )
+    if kind is None:
+        return (
+            f"table {table} does not exist",
+            f"create it, or name the outbox table with --table (now: {table})",
+        )
+    if kind not in ("r", "p"):
+        return f"{table} is not a table", f"name the outbox table with --table (now: {table})"
+    if not exists:
+        return f"publication {name} does not exist", create
+    if unlogged:
+        return (
+            f"table {table} is unlogged or temporary, and such tables are not replicated",
+            f"alter table {table} set logged;",
+        )
+    if not inserts:
+        return (
+            f"publication {name} does not publish inserts",
+            f"alter publication {name} set (publish = 'insert');",
+        )
+    if filtered:
+        return (
+            f"publication {name} has a row filter on {table}, which hides rows",
+            whole,
+        )
+    if columns:
+        return (
+            f"publication {name} has a column list on {table}, which hides columns",
+            whole,
+        )
+    if not listed:
+        if kind == "p" and (member or everything):
+            return (
+                f"publication {name} publishes the partitions of {table} under their own names",
+                f"alter publication {name} set (publish_via_partition_root = true);",
+            )
+        if member:
+            return (
+                f"publication {name} publishes {table} under the name of its partition root",
+                f"name the partition root with --table (now: {table})",
+            )
+        return f"publication {name} lacks table {table}", f"alter publication {name} add table {table};"
+    return None
+
+
+def compare(before: Identity, now: Identity) -> Change:
+    """What became of the publication between two looks.
+
+    MADE_AGAIN means that between them there may have been a time in which rows were skipped.
+    """
+    if before.publication.oid != now.publication.oid:
+        return Change.MADE_AGAIN
+    earlier = dict(before.members)
+    later = dict(now.members)
+    for name, new in later.items():
+        old = earlier.get(name)
+        if old is None:
+            continue
+        if old.table != new.table or old.schema != new.schema:
+            return Change.MADE_AGAIN
+        kept = {row.oid for row in old.rows} & {row.oid for row in new.rows}
+        if not kept and (old.rows or new.rows):
+            return Change.MADE_AGAIN
+    return Change.UNCHANGED if before.publication == now.publication and earlier == later else Change.ALTERED

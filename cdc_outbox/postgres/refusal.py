@@ -1,0 +1,211 @@
+"""Why a connection was not to be had: was the server not reached, or did it refuse us?
+
+The first is waited for, the second ends the process, so the difference must not hang on a text. But libpq
+tells an application the text only, in the server's language, and keeps the SQLSTATE to itself. What it
+does offer is the verbosity of its messages: with PQERRORS_SQLSTATE the message *is* the SQLSTATE. psycopg
+doesn't wrap that call, so where the English words aren't recognised, one more attempt is made on a libpq
+connection of our own with this verbosity set. Where even that can't be had (psycopg without its C part),
+an unknown text counts as an outage.
+
+No message here holds a password: libpq's own words are scrubbed of it, and a host that looks as if it
+held a part of one (an unescaped `@`) isn't printed.
+
+https://www.postgresql.org/docs/current/libpq-control.html#LIBPQ-PQSETERRORVERBOSITY
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import re
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
+from cdc_outbox.postgres import sqlstate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NETWORK: Final = (
+    "check that the server runs and that no firewall stops this machine; the relay goes on trying"
+)
+
+_PQERRORS_SQLSTATE: Final = 3
+_SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
+
+# libpq's and the resolver's words for a server that wasn't reached -> ours.
+_UNREACHED: Final = (
+    ("Connection refused", "connection refused, nothing listens there"),
+    ("timeout expired", "no answer in time"),
+    ("timed out", "no answer in time"),
+    ("failed to resolve host", "the name is not known"),
+    ("could not translate host name", "the name is not known"),
+    ("No such file or directory", "there is no such socket"),
+    ("No route to host", "there is no route to it"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("server closed the connection unexpectedly", "it closed the connection without a word"),
+    ("Connection reset", "it reset the connection"),
+)
+
+# What a look at the settings mends, and waiting does not.
+_SETTINGS: Final = (
+    (
+        "no password supplied",
+        "the server asks for a password and there is none",
+        "put it into CDC_OUTBOX_DSN, PGPASSWORD or ~/.pgpass",
+    ),
+    (
+        "server does not support SSL",
+        "the server speaks no TLS",
+        "use sslmode=prefer in the DSN, or switch TLS on in PostgreSQL",
+    ),
+    (
+        "certificate verify failed",
+        "the server's certificate is not trusted",
+        "name its authority's file by sslrootcert in the DSN",
+    ),
+    (
+        "does not match host name",
+        "the server's certificate is for another name",
+        "use the name in the certificate as host in the DSN",
+    ),
+    (
+        "root certificate file",
+        "there is no file with trusted certificates",
+        "name it by sslrootcert in the DSN, or use sslmode=require",
+    ),
+    (
+        "could not load private key",
+        "the client's TLS key can't be read",
+        "name a readable key by sslkey in the DSN",
+    ),
+    (
+        "could not read certificate",
+        "the client's TLS certificate can't be read",
+        "name a readable one by sslcert in the DSN",
+    ),
+    (
+        "definition of service",
+        "the service is not in the service file",
+        "mend the service's name, or PGSERVICEFILE",
+    ),
+    ("invalid ", "a setting of the DSN is malformed", "mend it in --dsn or CDC_OUTBOX_DSN"),
+)
+
+
+async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutboxError:
+    """Our error for a failed connection attempt with these connection parameters."""
+    text = scrub(_last(str(failure)), parameters)
+    where = place(parameters)
+    for words, why in _UNREACHED:
+        if words in text or (
+            words == "timeout expired" and isinstance(failure, psycopg.errors.ConnectionTimeout)
+        ):
+            return PostgresUnavailable(f"can't reach PostgreSQL at {where}: {why}", next=NETWORK)
+    for words, why, remedy in _SETTINGS:
+        if words in text:
+            return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {text}", next=remedy)
+    state = getattr(failure, "sqlstate", None) or sqlstate.from_text(text)
+    if state is None:
+        limit = float(parameters.get("connect_timeout", "10"))
+        state = await asyncio.to_thread(probe, _reached(failure, parameters), limit)
+    if state is None:
+        return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {text}", next=NETWORK)
+    return sqlstate.error(state, "connect", f"{text}, at {where}")
+
+
+def place(parameters: Mapping[str, str]) -> str:
+    """Where connection parameters lead to, as `host:port` (or several)."""
+    hosts = (parameters.get("host") or parameters.get("hostaddr") or "").split(",")
+    ports = (parameters.get("port") or "5432").split(",")
+    if len(ports) < len(hosts):
+        ports = ports[:1] * len(hosts)
+    return ", ".join(_place(host, port) for host, port in zip(hosts, ports, strict=False))
+
+
+def _place(host: str, port: str) -> str:
+    if "@" in host and not host.startswith("@"):
+        return f"the DSN's host (it holds an @: is the password percent-encoded?), port {port}"
+    if not host:
+        return f"the local socket, port {port}"
+    if host.startswith(("/", "@")):
+        return f"{host} port {port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def scrub(text: str, parameters: Mapping[str, str]) -> str:
+    """The text without the password, and without a host that may hold a part of it."""
+    host = parameters.get("host", "")
+    secrets = [parameters.get("password", ""), parameters.get("sslpassword", ""), host if "@" in host else ""]
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _last(text: str) -> str:
+    """The first line of a message, without the words that libpq and psycopg put before the server's."""
+    line = text.strip().partition("\n")[0]
+    _, failed, rest = line.rpartition(" failed: ")
+    return (rest if failed else line).strip()
+
+
+def _reached(failure: Exception, parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters narrowed to the one host that answered, of several."""
+    narrowed = dict(parameters)
+    pgconn = failure.pgconn if isinstance(failure, psycopg.Error) else None
+    if pgconn is not None and pgconn.host:
+        narrowed |= {"host": pgconn.host.decode(), "port": pgconn.port.decode()}
+        narrowed.pop("hostaddr", None)
+        if pgconn.hostaddr:
+            narrowed["hostaddr"] = pgconn.hostaddr.decode()
+    return narrowed
+
+
+def probe(parameters: Mapping[str, str], limit: float) -> str | None:
+    """Connect once more and read the SQLSTATE of the refusal; None when there is none to be had. Blocks."""
+    verbosity = _set_error_verbosity()
+    if verbosity is None:
+        return None
+    conn = pq.PGconn.connect_start(make_conninfo("", **parameters).encode())
+    try:
+        pointer: int | None = getattr(conn, "pgconn_ptr", None)  # not in psycopg's protocol class
+        if conn.status == pq.ConnStatus.BAD or pointer is None:
+            return None
+        verbosity(pointer, _PQERRORS_SQLSTATE)
+        deadline = time.monotonic() + limit
+        while (left := deadline - time.monotonic()) > 0:
+            status = conn.connect_poll()
+            if status == pq.PollingStatus.FAILED:
+                found = _SQLSTATE.search(conn.error_message.decode("ascii", "replace"))
+                return found[1] if found else None
+            if status == pq.PollingStatus.OK:
+                return None
+            reading = [conn.socket] if status == pq.PollingStatus.READING else []
+            writing = [conn.socket] if status == pq.PollingStatus.WRITING else []
+            select.select(reading, writing, [], left)
+        return None
+    finally:
+        conn.finish()
+
+
+def _set_error_verbosity() -> Callable[[int, int], int] | None:
+    """libpq's PQsetErrorVerbosity, from the very libpq that psycopg's C part is bound to."""
+    for name in ("psycopg_binary.pq", "psycopg_c.pq"):
+        module = sys.modules.get(name)
+        if module is None or module.__file__ is None:
+            continue
+        # A symbol is looked up in the module's own dependencies too, so this is its libpq and no other.
+        function = getattr(ctypes.CDLL(module.__file__), "PQsetErrorVerbosity", None)
+        if function is not None:
+            function.argtypes = [ctypes.c_void_p, ctypes.c_int]
+            function.restype = ctypes.c_int
+            return function  # type: ignore[no-any-return]  # ctypes has no types for foreign functions
+    return None

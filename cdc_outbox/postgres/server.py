@@ -1,0 +1,132 @@
+"""Which server answers: version, system identifier, timeline, and whether it is a standby.
+
+A virtual address, a failover or a list of hosts can put the two connections on two servers; what one of
+them says about the slot is then nothing about the stream of the other. So both say who they are, and the
+answers are compared. The timeline is read from the name of the WAL file that is being written:
+pg_control_checkpoint() is old until the next checkpoint after a promotion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
+from cdc_outbox.event import quote
+from cdc_outbox.postgres.connection import Connection, execute, place
+
+OLDEST: Final = 140000
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who answers on a connection. `version` is like 180001; `timeline` is None on a standby asked by SQL."""
+
+    version: int
+    system_identifier: str
+    timeline: int | None
+    in_recovery: bool
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place}, system {self.system_identifier}, timeline {self.timeline}"
+
+    @property
+    def major(self) -> int:
+        return self.version // 10000
+
+
+_IDENTITY: Final[LiteralString] = """
+select (select system_identifier from pg_catalog.pg_control_system()), pg_catalog.pg_is_in_recovery(),
+       case when pg_catalog.pg_is_in_recovery() then null
+            else pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) end
+"""
+
+
+def timeline_of(walfile: str | None) -> int | None:
+    """The timeline in a WAL file's name: its first eight hex digits."""
+    return int(walfile[:8], 16) if walfile else None
+
+
+def unsigned(system_identifier: int) -> str:
+    """A system identifier as IDENTIFY_SYSTEM prints it; SQL has it as a signed bigint."""
+    return str(system_identifier % 2**64)
+
+
+async def identity(conn: Connection, *, within: float | None = None) -> Server:
+    """Who answers on the control connection."""
+    ((system_identifier, in_recovery, walfile),) = await execute(conn, _IDENTITY, within=within)
+    return Server(
+        version=conn.info.server_version,
+        system_identifier=unsigned(int(system_identifier)),
+        timeline=timeline_of(walfile),
+        in_recovery=bool(in_recovery),
+        place=place(conn),
+    )
+
+
+async def identify(conn: Connection, *, within: float | None = None) -> Server:
+    """Who answers on the replication connection, by IDENTIFY_SYSTEM.
+
+    Raises SetupError when it is a pooler, which doesn't speak replication.
+    """
+    ((system_identifier, timeline, *_),) = await execute(
+        conn, "IDENTIFY_SYSTEM", stage="identify", within=within
+    )
+    ((in_recovery,),) = await execute(
+        conn, "select pg_catalog.pg_is_in_recovery()", stage="identify", within=within
+    )
+    return Server(
+        version=conn.info.server_version,
+        system_identifier=_text(system_identifier),
+        timeline=int(timeline),
+        in_recovery=bool(in_recovery),
+        place=place(conn),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Text columns come as bytes while client_encoding is SQL_ASCII."""
+    return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+def require_same(control: Server, stream: Server) -> None:
+    """Raise PostgresUnavailable unless both connections reached one server."""
+    if control.system_identifier != stream.system_identifier or (
+        control.timeline is not None and control.timeline != stream.timeline
+    ):
+        raise PostgresUnavailable(
+            f"the control connection reached another server ({control}) than the stream ({stream})",
+            next="nothing to do while a failover is under way; else name one host in --dsn",
+        )
+
+
+# rds_replication is how Amazon's servers give the right to replicate: the role attribute stays off there.
+_ABLE: Final[LiteralString] = """
+select session_user::text, r.rolreplication or r.rolsuper
+       or exists (select from pg_catalog.pg_roles g
+                   where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member')),
+       pg_catalog.current_setting('wal_level')
+  from pg_catalog.pg_roles r where r.rolname = session_user
+"""
+
+
+async def require_able(conn: Connection, *, within: float | None = None) -> None:
+    """Raise SetupError or MissingRight unless server and role can do logical replication at all."""
+    version = conn.info.server_version
+    if version < OLDEST:
+        raise SetupError(
+            f"PostgreSQL {version // 10000} at {place(conn)} is too old",
+            next="upgrade it: cdc-outbox supports PostgreSQL 15 to 18, and 14 as far as it goes",
+        )
+    ((role, able, wal_level),) = await execute(conn, _ABLE, within=within)
+    if wal_level != "logical":
+        raise SetupError(
+            f"wal_level is {wal_level}, and decoding needs logical",
+            next="alter system set wal_level = logical; then restart PostgreSQL",
+        )
+    if not able:
+        raise MissingRight(
+            f"the role {role} may not replicate",
+            next=f"as a superuser: alter role {quote(str(role))} replication;",
+        )

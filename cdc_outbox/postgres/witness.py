@@ -1,0 +1,166 @@
+"""The witness: a row that remembers, beside the slot, what was delivered.
+
+A relay without memory can't see that its slot was dropped and made again, or moved by another hand, while
+it was away: events between are lost without a word. The row is written before each confirmation, so the
+slot is never beyond it by our doing; a slot that is, was moved by somebody else. It only notices, it
+never moves anything: the slot stays the only truth about where to go on.
+
+The session has `synchronous_commit = local` (see connection.py): `on` would hang while a synchronous
+standby is away, `off` could fall behind the slot in a crash.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
+
+from cdc_outbox.errors import GapFound, PublicationReplaced, SetupError
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.publication import Change, Identity, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.postgres.server import Server
+
+TABLE: Final = "public.cdc_outbox_witness"
+
+
+class Absent(enum.Enum):
+    """Why there is no witness."""
+
+    TABLE = "the witness table does not exist"
+    ROW = "the witness table has no row for the slot"
+
+
+class IncidentKind(enum.Enum):
+    """What happened. MADE_AGAIN and GAP may have cost events and bar the way until they are accepted."""
+
+    ALTERED = "altered"
+    MADE_AGAIN = "made again"
+    GAP = "gap"
+
+    @property
+    def bars(self) -> bool:
+        return self is not IncidentKind.ALTERED
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What happened to the publication or the slot, and the range of WAL in which rows may be missing."""
+
+    kind: IncidentKind
+    at: datetime
+    from_lsn: LSN
+    to_lsn: LSN
+    message: str
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "kind": self.kind.value,
+            "at": self.at.isoformat(),
+            "from_lsn": str(self.from_lsn),
+            "to_lsn": str(self.to_lsn),
+            "message": self.message,
+        }
+
+    @classmethod
+    def from_json(cls, whole: dict[str, str]) -> Incident:
+        return cls(
+            IncidentKind(whole["kind"]),
+            datetime.fromisoformat(whole["at"]),
+            LSN.parse(whole["from_lsn"]),
+            LSN.parse(whole["to_lsn"]),
+            whole["message"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One row. Everything committed up to `position` was delivered; `publication` is an identity's text.
+
+    Rows whose xmin is below the xmin of `snapshot` (pg_snapshot as text) were delivered.
+    """
+
+    slot: str
+    system_identifier: str
+    timeline: int
+    position: LSN
+    publication: str | None = None
+    incidents: tuple[Incident, ...] = ()
+    snapshot: str | None = None
+    updated_at: datetime | None = field(default=None, compare=False)
+
+
+_EXISTS: Final[LiteralString] = "select pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
+
+_READ: Final[LiteralString] = """
+select slot, system_identifier, timeline, position::text, publication, incidents, snapshot::text, updated_at
+  from public.cdc_outbox_witness where slot = %s
+"""
+
+# `greatest`, for a relay that lost the slot to another one must not take the position back with its last
+# word.
+_WRITE: Final[LiteralString] = """
+insert into public.cdc_outbox_witness as w
+       (slot, system_identifier, timeline, position, publication, incidents, snapshot, updated_at)
+values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
+        %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, clock_timestamp())
+on conflict (slot) do update
+   set system_identifier = excluded.system_identifier, timeline = excluded.timeline,
+       position = case when w.system_identifier = excluded.system_identifier and w.timeline = excluded.timeline
+                       then greatest(w.position, excluded.position) else excluded.position end,
+       publication = excluded.publication, incidents = excluded.incidents,
+       snapshot = coalesce(excluded.snapshot, w.snapshot), updated_at = excluded.updated_at
+"""
+
+_DELETE: Final[LiteralString] = "delete from public.cdc_outbox_witness where slot = %s"
+
+
+async def read(conn: Connection, slot: str, *, within: float | None = None) -> Witness | Absent:
+    """The slot's row, or which of row and table there isn't.
+
+    Raises MissingRight when the role may not read the table.
+    """
+    ((exists,),) = await execute(conn, _EXISTS, within=within)
+    if not exists:
+        return Absent.TABLE
+    rows = await execute(conn, _READ, (slot,), within=within)
+    if not rows:
+        return Absent.ROW
+    name, system_identifier, timeline, position, publication, incidents, snapshot, updated_at = rows[0]
+    return Witness(
+        str(name),
+        str(system_identifier),
+        int(timeline),
+        LSN.parse(position),
+        publication,
+        tuple(Incident.from_json(incident) for incident in incidents),
+        snapshot,
+        updated_at,
+    )
+
+
+async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
+    """Write the row, new or over the old one. `updated_at` is the server's clock; no snapshot keeps the old one."""
+    parameters: dict[str, Any] = {
+        "slot": witness.slot,
+        "system_identifier": witness.system_identifier,
+        "timeline": witness.timeline,
+        "position": str(witness.position),
+        "publication": witness.publication,
+        "incidents": json.dumps([incident.as_json() for incident in witness.incidents]),
+        "snapshot": witness.snapshot,
+    }
+    await execute(conn, _WRITE, parameters, within=within)
+
+
+async def delete(conn: Connection, slot: str, *, within: float | None = None) -> None:
+    """Remove the slot's row, if there is the table and the row."""
+    ((exists,),) = await execute(conn, _EXISTS, within=within)
+    if exists:
+        await execute(conn, _DELETE, (slot,), within=within)
