@@ -118,6 +118,10 @@ class SlotBusy(CdcOutboxError):
     retriable = True
 
 
+class SlotBlocked(CdcOutboxError):
+    """A slot could not be made in time, for transactions were open; once they end it can."""
+
+
 class Held(CdcOutboxError):
     """The environment forbids delivery for now (authorisation, topic, quota, guard): nothing is skipped."""
 

@@ -2,8 +2,16 @@
 
 The slot is the only truth about where delivery goes on, so this module guarantees that a slot that bears the
 configured name is whole: it is made under the name `<slot>_pending`, and gets its own name by a copy, which
-keeps the start position, only when the work that had to come before is done. A crash between two of these
-steps leaves a state that `finish_pending` completes.
+keeps the start position, only when the work that had to come before is done. The copy, its failover property
+and the drop of the pending slot happen under one advisory lock; a crash between two of them leaves both
+slots, and `finish_pending` completes the job for whoever finds them.
+
+Creating a slot waits for every transaction that holds an xid at that time, in all databases. What bounds it
+(seen on 15 to 18): `lock_timeout` bounds the wait for *one* transaction, so several in a row add up;
+`statement_timeout` bounds the SQL function as a whole, but not CREATE_REPLICATION_SLOT on a replication
+connection; a cancel request ends both, and a client that went away ends neither, unless
+`client_connection_check_interval` is set. So the function is used, with all three. In each case, and when the
+server crashes, the half-made slot is gone: it is ephemeral until its start position is found.
 
 Relies on the columns of `pg_replication_slots`
 (https://www.postgresql.org/docs/current/view-pg-replication-slots.html); columns that a server doesn't have
@@ -12,32 +20,72 @@ yet are read as None or false.
 
 from __future__ import annotations
 
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final, LiteralString
 
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
+from psycopg import Error, sql
 
-from cdc_outbox.errors import SlotLost, SlotMissing, SlotUnusable
+from cdc_outbox import ddl
+from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.connection import Connection, connect_replication, execute
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings import PostgresSettings
 
 PLUGIN: Final = "pgoutput"
 PENDING_SUFFIX: Final = "_pending"
+WAIT: Final = 30.0
+"""Seconds that the creation of a slot, and the wait for another `init` or `start`, may take."""
+
+APPLICATION_NAME: Final = "cdc-outbox init"
 
 # Columns that only newer servers have are read by name from the row's JSON form, so that one statement serves
 # all versions: conflicting (16), inactive_since, invalidation_reason, failover, synced (17).
-_INSPECT: Final = """
+_INSPECT: Final[LiteralString] = """
 select s.slot_name::text, s.plugin::text, s.slot_type, s.database::text,
        coalesce(s.database = current_database(), false), s.temporary, s.active, s.active_pid,
        s.catalog_xmin::text::bigint, s.restart_lsn::text, s.confirmed_flush_lsn::text, s.wal_status,
        s.safe_wal_size, s.two_phase, (j ->> 'conflicting')::boolean, (j ->> 'inactive_since')::timestamptz,
        j ->> 'invalidation_reason', coalesce((j ->> 'failover')::boolean, false),
        coalesce((j ->> 'synced')::boolean, false)
-from pg_catalog.pg_replication_slots s cross join lateral to_jsonb(s) j
-where s.slot_name = %s
+  from pg_catalog.pg_replication_slots s cross join lateral to_jsonb(s) j
+ where s.slot_name = any(%s)
 """
 _LSN_AT: Final = (9, 10)
+
+# Two numbers: the first says that it is ours, the second is the slot's.
+_LOCK_CLASS: Final = int.from_bytes(b"cdco")
+_TRY_LOCK: Final[LiteralString] = "select pg_catalog.pg_try_advisory_lock(%s, %s)"
+_UNLOCK: Final[LiteralString] = "select pg_catalog.pg_advisory_unlock(%s, %s)"
+_LOCK_HOLDER: Final[LiteralString] = """
+select a.pid, a.application_name from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a using (pid)
+ where l.locktype = 'advisory' and l.granted and l.classid = %s::oid
+   and l.objid = (%s::bigint & 4294967295)::oid
+   and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
+"""
+
+# A role without pg_read_all_stats sees neither start nor query of other sessions.
+_BLOCKERS: Final[LiteralString] = """
+select a.pid, a.usename::text, a.application_name, a.datname::text,
+       extract(epoch from clock_timestamp() - a.xact_start)::float8,
+       case when a.query not like '<insufficient%%' then a.query end, null
+  from pg_catalog.pg_stat_activity a
+ where a.pid = any(pg_catalog.pg_blocking_pids(%(pid)s))
+union all
+select null, x.owner::text, null, x.database::text,
+       extract(epoch from clock_timestamp() - x.prepared)::float8, null, x.gid
+  from pg_catalog.pg_prepared_xacts x
+  join pg_catalog.pg_locks l on l.pid = %(pid)s and not l.granted and l.transactionid = x.transaction
+"""
+_COPY: Final[LiteralString] = "select pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)"
+_DROP: Final[LiteralString] = "select pg_catalog.pg_drop_replication_slot(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +133,27 @@ def pending_name(name: str) -> str:
     return name + PENDING_SUFFIX
 
 
-async def inspect(conn: AsyncConnection[TupleRow], name: str) -> Slot | None:
+async def inspect(conn: Connection, name: str, *, within: float | None = None) -> Slot | None:
     """Read the slot `name` from the server, or None where there is none."""
-    row = await (await conn.execute(_INSPECT, (name,))).fetchone()
-    if row is None:
-        return None
-    values = list(row)
-    for at in _LSN_AT:
-        values[at] = None if row[at] is None else LSN.parse(row[at])
-    return Slot(*values)
+    return (await _read(conn, [name], within)).get(name)
+
+
+async def inspect_both(
+    conn: Connection, name: str, *, within: float | None = None
+) -> tuple[Slot | None, Slot | None]:
+    """The slot `name` and its pending one, as they are at one moment."""
+    found = await _read(conn, [name, pending_name(name)], within)
+    return found.get(name), found.get(pending_name(name))
+
+
+async def _read(conn: Connection, names: list[str], within: float | None) -> dict[str, Slot]:
+    slots = {}
+    for row in await execute(conn, _INSPECT, (names,), within=within):
+        values = list(row)
+        for at in _LSN_AT:
+            values[at] = None if row[at] is None else LSN.parse(row[at])
+        slots[str(row[0])] = Slot(*values)
+    return slots
 
 
 def usable(slot: Slot) -> Slot:
@@ -147,3 +207,238 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
             f"events committed after {slot.confirmed_flush_lsn} and before that may not be published",
         )
     return slot
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """An open transaction that another session waits for.
+
+    `pid` is None for a prepared transaction, which has a `gid` instead. `age` (seconds) and `query` are None
+    where the role may not see them.
+    """
+
+    pid: int | None
+    user: str | None
+    application: str | None
+    database: str | None
+    age: float | None
+    query: str | None
+    gid: str | None
+
+    def __str__(self) -> str:
+        parts = [f"user {self.user or 'unknown'}", f"database {self.database or 'unknown'}"]
+        if self.application:
+            parts.append(f"application {self.application}")
+        if self.age is not None:
+            parts.append(f"open for {_age(self.age)}")
+        if self.query:
+            parts.append(f"query: {_short(self.query)}")
+        who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction '{self.gid}'"
+        return f"{who} ({', '.join(parts)})"
+
+
+async def blockers(conn: Connection, pid: int) -> tuple[Blocker, ...]:
+    """The transactions that the session `pid` waits for now, as far as the role of `conn` may see."""
+    return tuple(Blocker(*row) for row in await execute(conn, _BLOCKERS, {"pid": pid}))
+
+
+@asynccontextmanager
+async def lock(conn: Connection, name: str, *, within: float = WAIT) -> AsyncIterator[None]:
+    """Hold the advisory lock under which the slot `name` is made, named and dropped.
+
+    It is asked for again and again and not waited for, so that waiting leaves no line in the server's log.
+    It ends with the session. Raises SlotBusy, naming the holder, when it isn't free in time.
+    """
+    keys = (_LOCK_CLASS, _signed(zlib.crc32(name.encode())))
+    deadline = asyncio.get_running_loop().time() + within
+    while not (await execute(conn, _TRY_LOCK, keys))[0][0]:
+        if asyncio.get_running_loop().time() >= deadline:
+            holders = await execute(conn, _LOCK_HOLDER, keys)
+            who = ", ".join(f"pid {pid} ({application})" for pid, application in holders) or "a session"
+            raise SlotBusy(
+                f'the slot "{name}" is being set up by another process: {who} holds its lock',
+                next="wait for that init, start or drop to end, then try again",
+            )
+        await asyncio.sleep(0.1)
+    try:
+        yield
+    finally:
+        if not conn.closed:
+            with suppress(CdcOutboxError):
+                await execute(conn, _UNLOCK, keys)
+
+
+def creation(name: str, *, failover: bool, within: float = WAIT) -> sql.Composed:
+    """The statements that make the slot `name`: `sql/slot.sql`, filled in."""
+    return sql.SQL(ddl.read("slot")).format(
+        slot=sql.Literal(name),
+        failover=sql.Literal(failover),
+        timeout=sql.Literal(f"{round(within * 1000)}ms"),
+    )
+
+
+async def create(
+    conn: Connection,
+    name: str,
+    *,
+    failover: bool,
+    watcher: Connection,
+    within: float = WAIT,
+    waiting: Callable[[Sequence[Blocker]], None] | None = None,
+) -> Slot:
+    """Make the slot `name`, a failover slot on a primary of 17 and later if `failover`.
+
+    `conn` needs the right to replicate and no open transaction. `watcher` is a second connection, which looks
+    who is waited for; the more its role may see, the better. `waiting` is told of them when they change.
+
+    Raises SlotBlocked, naming them, after `within` seconds; nothing is left behind then. SetupError when the
+    server has no room for a slot or doesn't decode, MissingRight, PostgresUnavailable.
+    """
+    # Where the platform can't do it (it is Linux's and macOS's), the statement's own limit has to do.
+    with suppress(Error):
+        await conn.execute("set client_connection_check_interval = '500ms'")
+    making = asyncio.ensure_future(_make(conn, name, failover, within))
+    seen: tuple[Blocker, ...] = ()
+    try:
+        while not (await asyncio.wait({making}, timeout=0.2))[0]:
+            now = await blockers(watcher, conn.info.backend_pid)
+            if (
+                now
+                and [(each.pid, each.gid) for each in now] != [(each.pid, each.gid) for each in seen]
+                and waiting
+            ):
+                waiting(now)
+            seen = now or seen
+    except BaseException:
+        making.cancel()  # psycopg turns this into a cancel request and waits for its effect
+        with suppress(BaseException):
+            await making
+        raise
+    failure = making.exception()
+    if failure is not None:
+        if getattr(failure, "sqlstate", None) in ("57014", "55P03"):
+            raise _blocked(name, within, seen) from failure
+        if isinstance(failure, Error):
+            raise sqlstate.from_exception(failure, stage="create") from failure
+        raise failure
+    made = await inspect(conn, name)
+    if made is None or made.confirmed_flush_lsn is None:
+        raise SlotMissing(
+            f'the slot "{name}" was dropped by another session while it was made',
+            next="find out who drops slots here, then run init again",
+        )
+    return made
+
+
+async def _make(conn: Connection, name: str, failover: bool, within: float) -> None:
+    await conn.execute(creation(name, failover=failover, within=within))
+
+
+def _blocked(name: str, within: float, seen: Sequence[Blocker]) -> SlotBlocked:
+    names = "; ".join(str(each) for each in seen) or "of sessions that this role can't see"
+    pids = [each.pid for each in seen if each.pid is not None]
+    how = f" (select pg_terminate_backend({pids[0]});)" if pids else ""
+    return SlotBlocked(
+        f'the slot "{name}" could not be made within {within:g} s, for it has to wait for open transactions: '
+        f"{names}",
+        next=f"let them end, or end them{how}, then run the same command again",
+    )
+
+
+async def copy(conn: Connection, source: str, target: str) -> None:
+    """Give the position of the slot `source` to a new slot `target`; the copy is never a failover slot.
+
+    Raises SetupError when there is no room for it or `target` exists; MissingRight.
+    """
+    await execute(conn, _COPY, (source, target), stage="create", within=WAIT)
+
+
+async def drop(conn: Connection, name: str) -> bool:
+    """Remove the slot `name`; False when there was none.
+
+    Raises SlotBusy, naming the process, when somebody streams from it; MissingRight.
+    """
+    try:
+        await execute(conn, _DROP, (name,), stage="drop")
+    except SlotMissing:
+        return False
+    except SlotBusy as busy:
+        slot = await inspect(conn, name)
+        pid = slot.active_pid if slot is not None else None
+        raise SlotBusy(
+            f'the slot "{name}" is in use' + (f" by pid {pid}" if pid else ""),
+            next=f"stop the process that streams from it, then: cdc-outbox drop --slot {name}",
+        ) from busy
+    return True
+
+
+async def finish_pending(
+    conn: Connection, settings: PostgresSettings, *, within: float = WAIT
+) -> tuple[Slot | None, Slot | None]:
+    """Complete a hand-over that a crash interrupted; the slot and what is left of the pending one.
+
+    Where both slots exist the work before the hand-over was done, so that the rest is: failover as the
+    pending slot has it, then its end. Takes the advisory lock for that, and only then. Called at each start,
+    before streaming, and by `init`.
+
+    Raises SlotBusy when another process holds the lock for longer than `within`.
+    """
+    both = await inspect_both(conn, settings.slot)
+    if both[0] is None or both[1] is None:
+        # The pending slot is dropped last: without it nothing is under way.
+        return both
+    async with lock(conn, settings.slot, within=within):
+        return await hand_over(conn, settings)
+
+
+async def hand_over(conn: Connection, settings: PostgresSettings) -> tuple[Slot | None, Slot | None]:
+    """Copy the pending slot to its name unless that is done, make it a failover slot, drop the pending one.
+
+    The caller holds the lock and knows that the work before the hand-over is done. Each step may be the first
+    after a crash. Raises SlotUnusable when one of the names belongs to somebody else.
+    """
+    name = settings.slot
+    slot, pending = await inspect_both(conn, name)
+    if pending is None:
+        return slot, pending
+    usable(pending)
+    if slot is None:
+        await copy(conn, pending.name, name)
+        slot = await inspect(conn, name)
+    if slot is None:
+        raise SlotMissing(
+            f'the slot "{name}" was dropped by another session while it was made',
+            next="find out who drops slots here, then run init again",
+        )
+    usable(slot)
+    if pending.failover and not slot.failover and not slot.lost:
+        await _make_failover(conn, settings)
+    await drop(conn, pending.name)
+    return await inspect(conn, name), None
+
+
+async def _make_failover(conn: Connection, settings: PostgresSettings) -> None:
+    """ALTER_REPLICATION_SLOT exists on replication connections only; it waits while the slot is in use."""
+    replication = await connect_replication(settings, application_name=APPLICATION_NAME, like=conn)
+    try:
+        command = sql.SQL("ALTER_REPLICATION_SLOT {} (FAILOVER true)").format(sql.Identifier(settings.slot))
+        await execute(replication, command, stage="create", within=WAIT)
+    finally:
+        await replication.close()
+
+
+def _signed(number: int) -> int:
+    """The same 32 bits as PostgreSQL's integer."""
+    return number - 2**32 if number >= 2**31 else number
+
+
+def _short(query: str) -> str:
+    line = " ".join(query.split())
+    return line if len(line) <= 120 else line[:119] + "…"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

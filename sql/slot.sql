@@ -1,0 +1,16 @@
+-- The replication slot: from here on PostgreSQL keeps the write-ahead log until the relay has confirmed it. Make it
+-- last, and drop it when nobody reads from it any more: an abandoned slot fills the disk. Creating it waits for the
+-- transactions that are open now, at most as long as statement_timeout says (lock_timeout bounds the wait for each
+-- single one of them). On a primary of version 17 and later it is a failover slot where that is wanted.
+-- Rows that were in the table before are not published.
+set statement_timeout = {timeout};
+do $$
+begin
+  if {failover} and current_setting('server_version_num')::int >= 170000 and not pg_is_in_recovery() then
+    perform pg_create_logical_replication_slot({slot}, 'pgoutput', false, false, true);
+  else
+    perform pg_create_logical_replication_slot({slot}, 'pgoutput');
+  end if;
+end
+$$;
+reset statement_timeout;
