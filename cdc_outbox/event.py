@@ -18,21 +18,22 @@ Encoded: TypeAlias = tuple[str, int | None, bytes | None, bytes | None, int, Hea
 """One Kafka message: topic, partition (None: by the key), key, value, timestamp in ms, headers."""
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*\Z")
-_PART: Final = re.compile(r'\s*(?:"((?:[^"\x00]|"")+)"|([A-Za-z_\u0080-\U0010ffff][\w$\u0080-\U0010ffff]*))\s*')
+_PART: Final = re.compile(
+    r'\s*(?:"((?:[^"\x00]|"")+)"|([A-Za-z_\u0080-\U0010ffff][\w$\u0080-\U0010ffff]*))\s*'
+)
 _UPPER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 # https://www.postgresql.org/docs/current/sql-keywords-appendix.html, the reserved ones.
-_RESERVED: Final = frozenset(
-    """
-    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate
-    collation column concurrently constraint create cross current_catalog current_date current_role
-    current_schema current_time current_timestamp current_user default deferrable desc distinct do else end
-    except false fetch for foreign freeze from full grant group having ilike in initially inner intersect into
-    is isnull join lateral leading left like limit localtime localtimestamp natural not notnull null offset on
-    only or order outer overlaps placing primary references returning right select session_user similar some
-    symmetric system_user table tablesample then to trailing true union unique user using variadic verbose when
-    where window with
-    """.split()
+_RESERVED: Final = re.compile(
+    r"all|analyse|analyze|and|any|array|as|asc|asymmetric|authorization|binary|both|case|"
+    r"cast|check|collate|collation|column|concurrently|constraint|create|cross|current_catalog|"
+    r"current_date|current_role|current_schema|current_time|current_timestamp|current_user|default|"
+    r"deferrable|desc|distinct|do|else|end|except|false|fetch|for|foreign|freeze|from|full|"
+    r"grant|group|having|ilike|in|initially|inner|intersect|into|is|isnull|join|lateral|"
+    r"leading|left|like|limit|localtime|localtimestamp|natural|not|notnull|null|offset|on|"
+    r"only|or|order|outer|overlaps|placing|primary|references|returning|right|select|"
+    r"session_user|similar|some|symmetric|system_user|table|tablesample|then|to|trailing|true|"
+    r"union|unique|user|using|variadic|verbose|when|where|window|with"
 )
 
 
@@ -72,6 +73,6 @@ class TableName:
 
 def quote(identifier: str) -> str:
     """Spell an identifier for SQL: quoted where it needs to be, for a person to read and to paste."""
-    if _PLAIN.match(identifier) and identifier not in _RESERVED:
+    if _PLAIN.match(identifier) and not _RESERVED.fullmatch(identifier):
         return identifier
     return '"' + identifier.replace('"', '""') + '"'

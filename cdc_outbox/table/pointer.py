@@ -1,0 +1,101 @@
+"""The key from inside the payload, by JSON pointer (RFC 6901).
+
+The payload is parsed for this only, and never written back. A number comes out as the payload spells it:
+where the fast parser would have to round one, the text is parsed again in a way that keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from cdc_outbox.table.unfit import Unfit
+
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*\Z")
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
+_REMEDY: Final = "name another source with --key, or give up keys with --key none"
+
+
+class _Number(str):
+    """A number in the spelling of the document."""
+
+    __slots__ = ()
+
+
+def _refuse(_word: str) -> object:
+    raise ValueError("not JSON")
+
+
+_exact: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
+
+
+def parse(pointer: str) -> tuple[str, ...]:
+    """The reference tokens of a pointer such as `/order/id`; `~1` is a slash, `~0` a tilde.
+
+    Raises ValueError on text that isn't a pointer.
+    """
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"a JSON pointer begins with a slash: {pointer!r}")
+    if _BAD_ESCAPE.search(pointer):
+        raise ValueError(f"a tilde in a JSON pointer is written ~0, and a slash ~1: {pointer!r}")
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
+
+
+def compile(pointer: str) -> Callable[[bytes], bytes | None]:  # noqa: A001 - as in re.compile
+    """A function from a JSON text to what the pointer shows in it.
+
+    Text comes out as UTF-8, numbers and booleans as JSON writes them, a missing member and null as None.
+    Objects and arrays, and text that isn't JSON, raise Unfit.
+    """
+    tokens = parse(pointer)
+
+    def find(raw: bytes) -> bytes | None:
+        try:
+            found = _walk(orjson.loads(raw), tokens)
+        except ValueError:
+            return _find_exactly(raw, tokens)
+        if isinstance(found, str):
+            return found.encode()
+        if found is None:
+            return None
+        if isinstance(found, int) and found is not True and found != 0:
+            return b"%d" % found
+        return _find_exactly(raw, tokens)
+
+    return find
+
+
+def _walk(document: object, tokens: tuple[str, ...]) -> object:
+    for token in tokens:
+        if isinstance(document, dict):
+            document = document.get(token)
+        elif isinstance(document, list) and _INDEX.match(token) and len(token) < 10:
+            index = int(token)
+            document = document[index] if index < len(document) else None
+        else:
+            return None
+    return document
+
+
+def _find_exactly(raw: bytes, tokens: tuple[str, ...]) -> bytes | None:
+    try:
+        # In a SQL_ASCII database a text may hold any bytes; they pass as they are.
+        found = _walk(_exact.decode(raw.decode("utf-8", "surrogateescape")), tokens)
+    except (ValueError, RecursionError):
+        raise Unfit("key", "the payload isn't JSON that a key can be taken from", _REMEDY) from None
+    if found is None:
+        return None
+    if isinstance(found, bool):
+        return b"true" if found else b"false"
+    if not isinstance(found, str):
+        raise Unfit("key", "the payload's member that should be the key is an object or an array", _REMEDY)
+    try:
+        return found.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Unfit(
+            "key", "the payload's member that should be the key isn't valid Unicode", _REMEDY
+        ) from None

@@ -1,0 +1,118 @@
+"""Which column plays which part.
+
+Outbox tables differ in names, hardly in meaning: so the usual names are recognised without configuration.
+The first name of a list that the table has wins, in the list's order and whatever the case; a configured
+column comes before all of them. The stream tells names and types only, so nothing else is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from cdc_outbox.table import values
+
+NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "id": ("event_id", "id", "outbox_id", "message_id", "messageid", "uuid", "identifier"),
+    "aggregate_type": ("aggregate_type", "aggregatetype", "entity_type", "aggregate"),
+    "aggregate_id": (
+        "aggregate_id",
+        "aggregateid",
+        "entity_id",
+        "event_key",
+        "partition_key",
+        "aggregate_identifier",
+        "message_key",
+    ),
+    "type": ("event_type", "type", "message_type", "event_name"),
+    "topic": ("topic", "destination", "queue"),
+    "payload": ("payload", "body", "event_data", "data", "message", "content"),
+    "headers": ("headers",),
+    "version": ("event_version",),
+    "created_at": ("created_at", "occurred_at", "timestamp", "added"),
+    "bus": ("bus",),
+}
+"""Role by role, the names that are recognised. `timestamp` and `partition` are played only when
+configured."""
+
+SENT_WORDS: Final = frozenset({"sent", "published", "processed", "delivered", "done", "completed"})
+"""Values of a status column that mean: this row needs no sending. In lower case."""
+
+SENT_TIMES: Final = ("sent_at", "processed_at", "published_at")
+DUE_TIMES: Final = ("next_run_at", "available_at")
+
+
+class Column(Protocol):
+    """What is known of a column: that of a Relation message, or one read from the catalogue."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type_oid(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How a table says that a row was sent already: a word in the column, or a time."""
+
+    field: values.Field
+    by: Literal["word", "time"]
+
+
+class Shape:
+    """The columns of one relation, by name."""
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self.fields = tuple(
+            values.field(column.name, at, column.type_oid) for at, column in enumerate(columns)
+        )
+        self._exact = {field.name: field for field in self.fields}
+        self._folded: dict[str, values.Field] = {}
+        for field in self.fields:
+            self._folded.setdefault(field.name.lower(), field)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    def find(self, name: str) -> values.Field | None:
+        """A column that a person named: as spelled, else whatever its case."""
+        return self._exact.get(name) or self._folded.get(name.lower())
+
+    def recognise(self, role: str) -> values.Field | None:
+        """The column that plays a role by its name."""
+        for name in NAMES.get(role, ()):
+            field = self._exact.get(name) or self._folded.get(name)
+            if field is not None and _suits(role, field.type_oid):
+                return field
+        return None
+
+    def sent(self) -> Sent | None:
+        """How the table marks a row as sent, if it does: by its status, else by a time."""
+        status = self.find("status")
+        if status is not None and _worded(status.type_oid):
+            return Sent(status, "word")
+        for name in SENT_TIMES:
+            field = self.find(name)
+            if field is not None and field.type_oid in values.TIMES:
+                return Sent(field, "time")
+        return None
+
+    def due(self) -> values.Field | None:
+        """The column with the time before which a row shouldn't be sent."""
+        for name in DUE_TIMES:
+            field = self.find(name)
+            if field is not None and field.type_oid in values.TIMES | values.INTEGERS:
+                return field
+        return None
+
+
+def _suits(role: str, type_oid: int) -> bool:
+    """A `headers` column that isn't a document is somebody's own; it is left alone unless named."""
+    return role != "headers" or type_oid in values.DOCUMENTS or type_oid >= values.FIRST_USER_TYPE
+
+
+def _worded(type_oid: int) -> bool:
+    return type_oid in values.TEXTUAL or type_oid >= values.FIRST_USER_TYPE

@@ -1,0 +1,88 @@
+"""Which rows are sent at all.
+
+A rule answers with the word under which a row is left out and counted, or None. Rules are tried before
+anything else is read, so that a row for another bus can't be poison here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, TypeAlias
+
+from cdc_outbox.event import Values
+from cdc_outbox.table.recognise import SENT_WORDS, Sent
+from cdc_outbox.table.unfit import Unfit
+from cdc_outbox.table.values import BOOL, Field, epoch_us
+
+Rule: TypeAlias = Callable[[Values, int], str | None]
+"""From a row and its commit time in µs since 1970 to the reason for leaving it out."""
+
+_SENT: Final = frozenset(word.encode() for word in SENT_WORDS)
+_REMEMBERED: Final = 1000
+_BOOLEANS: Final = {"true": b"t", "false": b"f"}
+
+
+def accept(field: Field, accepted: Collection[str]) -> frozenset[bytes]:
+    """The accepted values of a column as PostgreSQL prints them."""
+    spelled = _BOOLEANS if field.type_oid == BOOL else {}
+    return frozenset(spelled.get(value.lower(), value.encode()) for value in accepted)
+
+
+def only(field: Field, accepted: Collection[str]) -> Rule:
+    """Rows with one of the accepted values; NULL is none of them."""
+    at = field.at
+    sent = accept(field, accepted)
+
+    def rule(values: Values, _commit_us: int) -> str | None:
+        return None if values[at] in sent else "only"
+
+    return rule
+
+
+def bus(field: Field, accepted: Collection[str], others: dict[str, None]) -> Rule:
+    """Rows for our bus. Each other value is put into `others` once (`NULL` for NULL), for a warning."""
+    at = field.at
+    ours = accept(field, accepted)
+    seen: set[bytes | None] = set()
+
+    def rule(values: Values, _commit_us: int) -> str | None:
+        value = values[at]
+        if value in ours:
+            return None
+        if value not in seen and len(seen) < _REMEMBERED:
+            seen.add(value)
+            others["NULL" if value is None else value.decode("utf-8", "backslashreplace")] = None
+        return "bus"
+
+    return rule
+
+
+def sent(by: Sent) -> Rule:
+    """Rows that were not inserted as sent already."""
+    at = by.field.at
+    if by.by == "time":
+        return lambda values, _commit_us: None if values[at] is None else "sent"
+
+    def rule(values: Values, _commit_us: int) -> str | None:
+        value = values[at]
+        return "sent" if value is not None and value.lower() in _SENT else None
+
+    return rule
+
+
+def due(field: Field) -> Rule:
+    """Rows that may be sent at their commit: a stream can't wait for a later time."""
+    at = field.at
+    name = field.name
+
+    def rule(values: Values, commit_us: int) -> str | None:
+        value = values[at]
+        if value is not None and epoch_us(value, name) > commit_us:
+            raise Unfit(
+                "scheduled",
+                f"its {name} lies after its commit, and a stream can't wait",
+                'send such rows at once with outbox.scheduled = "ignore", or insert them when they are due',
+            )
+        return None
+
+    return rule
