@@ -1,8 +1,8 @@
 """Settings: flag before environment before file before default, each value with its origin.
 
-`load` answers with complete, checked records or raises UsageError (a malformed flag, exit 2) or ConfigError (exit 78)
-that names the value, where it stands, and a right example. Secrets can't be printed by accident: records leave them
-out of their repr, and `redact` takes them out of any text.
+`load` answers with complete, checked records or raises UsageError (a malformed flag, exit 2) or ConfigError
+(exit 78) that names the value, where it stands, and a right example. Secrets can't be printed by accident:
+records leave them out of their repr, and `redact` takes them out of any text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cdc_outbox.settings.model import (
     Shown,
     TopicSettings,
 )
-from cdc_outbox.settings.secret import MASK, Dsn, Redactor, parse_dsn
+from cdc_outbox.settings.secret import MASK, Dsn, Redactor
 from cdc_outbox.settings.source import Environment, File, Value, read_flags
 from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
 
@@ -82,8 +82,8 @@ _LIBPQ: Final = (
 def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Settings:
     """Read all settings for a command.
 
-    `flags` are given flags by parameter name (`on_poison`, `config`, `no_http`; repeated ones as sequences of text);
-    None, False and empty sequences mean not given. Relative paths start at `cwd`.
+    `flags` are given flags by parameter name (`on_poison`, `config`, `no_http`; repeated ones as sequences of
+    text); None, False and empty sequences mean not given. Relative paths start at `cwd`.
     """
     environment = Environment(environ)
     file = File.find(flags, environment, cwd)

@@ -1,7 +1,7 @@
-"""Kafka's client options: the names that work here, with the meaning that Kafka's and librdkafka's pages give them.
+"""Kafka's client options: the names that work here, meaning what Kafka's and librdkafka's pages say.
 
-Options that would break a promise (fewer acks, no idempotence, a linger) or that this relay decides itself are
-refused with the reason, instead of being passed over.
+Options that would break a promise (fewer acks, no idempotence, a linger) or that this relay decides itself
+are refused with the reason, instead of being passed over.
 
 https://kafka.apache.org/documentation/#producerconfigs
 """
@@ -25,9 +25,11 @@ SPELLINGS: Final = {
 }
 """librdkafka's names for what Java's client calls otherwise."""
 
+_SERVERS: Final = "set kafka.bootstrap_servers, --bootstrap-servers or CDC_OUTBOX_BOOTSTRAP_SERVERS"
+_ONE_IN_FLIGHT: Final = "leave it out: one request is in flight per broker, which keeps the order"
 _OWN: Final = {
-    "bootstrap.servers": "set kafka.bootstrap_servers, --bootstrap-servers or CDC_OUTBOX_BOOTSTRAP_SERVERS",
-    "metadata.broker.list": "set kafka.bootstrap_servers, --bootstrap-servers or CDC_OUTBOX_BOOTSTRAP_SERVERS",
+    "bootstrap.servers": _SERVERS,
+    "metadata.broker.list": _SERVERS,
     "partitioner": "set kafka.partitioner or --partitioner",
     "partitioner.class": "set kafka.partitioner or --partitioner",
     "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
@@ -38,8 +40,8 @@ _OWN: Final = {
     "retries": "leave it out: the relay tries for ever, and skips nothing",
     "message.send.max.retries": "leave it out: the relay tries for ever, and skips nothing",
     "delivery.timeout.ms": "leave it out: the relay tries for ever, and skips nothing",
-    "max.in.flight.requests.per.connection": "leave it out: one request is in flight per broker, which keeps the order",
-    "max.in.flight": "leave it out: one request is in flight per broker, which keeps the order",
+    "max.in.flight.requests.per.connection": _ONE_IN_FLIGHT,
+    "max.in.flight": _ONE_IN_FLIGHT,
     "transactional.id": "leave it out: the relay chooses it where it needs one",
     "key.serializer": "leave it out: the key's bytes come from the table",
     "value.serializer": "leave it out: the value's bytes come from the table",

@@ -41,8 +41,8 @@ PREFIX: Final = "CDC_OUTBOX_"
 class Setting:
     """One setting. `default` is a value as the kind reads it; `environment` are the short names, best first.
 
-    `group` names the flags that belong together, where it isn't the key's section; `off` is a second flag that
-    says `off`; `switch`: the flag has no value and means true.
+    `own_group` names the flags that belong together, where that isn't the key's section; `off` is a second
+    flag that says `off`; `switch`: the flag has no value and means true.
     """
 
     key: str

@@ -1,7 +1,8 @@
 """Kinds of values: how a setting is read from text and from TOML, shown, and described to an editor.
 
-A kind raises ValueError with a clause that says what a right value looks like; the caller knows whether the value
-came from a flag, a variable or the file, and names it. `Refused` is for a value that is well formed and can't be had.
+A kind raises ValueError with a clause that says what a right value looks like; the caller knows whether the
+value came from a flag, a variable or the file, and names it. `Refused` is for a value that is well formed
+and can't be had.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Choice(Kind):
     def __init__(
         self, *values: str, later: Collection[str] = (), fold: Callable[[str], str] = str.lower
     ) -> None:
-        super().__init__(values[0], "|".join((*values, *later)))
+        super().__init__(values[0], "|".join(values))
         self.values = values
         self.later = later
         self.fold = fold
@@ -264,8 +265,8 @@ class SlotName(Kind):
             raise ValueError("a slot's name is made of lower-case letters, digits and _ only")
         if len(text) > self.LONGEST:
             raise ValueError(
-                f"it has {len(text)} bytes, and at most {self.LONGEST} leave room for '<slot>_pending' in the "
-                "63 that PostgreSQL allows"
+                f"it has {len(text)} bytes; at most {self.LONGEST} leave room for '<slot>_pending' "
+                "within the 63 that PostgreSQL allows"
             )
         return text
 

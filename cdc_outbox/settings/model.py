@@ -43,7 +43,7 @@ class ClientOptions(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
-    """Where the rows come from. `dsn` is libpq's (a URL or `key=value` words); empty means libpq's defaults."""
+    """Where the rows come from. `dsn` is libpq's (URL or `key=value` words); empty: libpq's defaults."""
 
     dsn: str = field(repr=False)
     admin_dsn: str = field(repr=False)
@@ -150,7 +150,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One line of `config show`: the value as the file would spell it (a secret as ***), and where it is from."""
+    """One line of `config show`: the value as the file spells it (a secret as ***), and where it is from."""
 
     key: str
     value: object

@@ -126,9 +126,7 @@ def _word_value(text: str, at: int) -> tuple[str, int]:
         if letter == "\\" and at + 1 < len(text):
             at += 1
             letter = text[at]
-        elif quoted and letter == "'":
-            return "".join(value), at + 1
-        elif not quoted and letter.isspace():
+        elif letter == "'" if quoted else letter.isspace():
             return "".join(value), at + 1
         value.append(letter)
         at += 1

@@ -1,7 +1,8 @@
-"""Where settings come from: flags, environment, file. Each raw value knows its place, and how to complain about it.
+"""Where settings come from: flags, environment, file. Each value knows its place and how to complain.
 
-A malformed flag is wrong usage (exit 2); a malformed value in the environment or the file is wrong configuration
-(exit 78); a value that can't be had is the latter wherever it stands. No complaint quotes a secret.
+A malformed flag is wrong usage (exit 2); a malformed value in the environment or the file is wrong
+configuration (exit 78); a value that can't be had is the latter wherever it stands. No complaint quotes a
+secret.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+"""The command line: `main`, and what a module of a command needs (see `cdc_outbox.cli.command`).
+
+Nothing heavy is imported here: `--help` has to answer at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from cdc_outbox import __version__
+from cdc_outbox.cli.command import Command, Group, Program, run
+from cdc_outbox.cli.option import load_settings, settings_options
+
+__all__ = ["Command", "Group", "load_settings", "main", "run", "settings_options"]
+
+SUMMARIES: Final = {
+    "init": "Create what is missing: table, witness, publication, slot.",
+    "start": "Run the relay until it is told to stop.",
+    "peek": "Show the next events as they would be sent.",
+    "drop": "Remove slot, publication and witness row.",
+    "config": "Show, check and describe the settings.",
+    "demo": "See the whole story on embedded servers, without any set-up.",
+}
+
+
+@click.group(
+    cls=Program,
+    summaries=SUMMARIES,
+    examples=(
+        "cdc-outbox demo",
+        "cdc-outbox init --create-table --dsn postgresql://owner@localhost/app",
+        "cdc-outbox start --slot outbox_slot --bootstrap-servers localhost:9092",
+        "cdc-outbox start --help",
+    ),
+)
+@click.version_option(__version__, prog_name="cdc-outbox", message="%(prog)s %(version)s")
+def main() -> None:
+    """Stream a PostgreSQL outbox table into Kafka from the write-ahead log, and lose nothing."""

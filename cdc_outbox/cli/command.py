@@ -1,0 +1,127 @@
+"""What a command looks like: help that begins with examples, a module imported when needed, one way to fail.
+
+A command `name` is a module `cdc_outbox.cli.name` with an attribute `command`:
+
+    @click.command(cls=Command, examples=("cdc-outbox peek --limit 10",))
+    @settings_options("postgres", "outbox")
+    @click.option("--limit", type=click.IntRange(min=1), default=10)
+    def command(limit: int) -> int | None:
+        \"\"\"Show the next events as they would be sent.\"\"\"
+        settings = load_settings()
+        return run(show(settings, limit))
+
+It imports psycopg, aiokafka and asyncio inside functions, writes data to stdout, raises errors of
+`cdc_outbox.errors`, and returns its exit code, or None for 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeVar
+
+import click
+
+from cdc_outbox.cli.failure import INTERRUPTED, Reporter
+
+Answer = TypeVar("Answer")
+
+
+class _Examples:
+    """Help that begins with examples."""
+
+    examples: Sequence[str]
+
+    def write_examples(self, formatter: click.HelpFormatter) -> None:
+        formatter.write("Examples:\n")
+        for example in self.examples:
+            formatter.write(f"  {example}\n")
+        formatter.write("\n")
+
+
+class Command(_Examples, click.Command):
+    """A command whose help begins with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.write_examples(formatter)
+        super().format_help(ctx, formatter)
+
+
+class Group(_Examples, click.Group):
+    """A group whose help begins with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.write_examples(formatter)
+        super().format_help(ctx, formatter)
+
+
+class Program(Group):
+    """The program: imports a command's module when called for, and turns every failure into its lines."""
+
+    def __init__(self, *args: Any, summaries: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.summaries = summaries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.summaries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.summaries:
+            return None
+        command = import_module(f"cdc_outbox.cli.{cmd_name.replace('-', '_')}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"cdc_outbox.cli.{cmd_name} has no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and end the process with its exit code."""
+        import os
+
+        words = list(sys.argv[1:] if args is None else args)
+        reporter = Reporter.guess(words, os.environ, terminal=sys.stderr.isatty())
+        try:
+            answer = super().main(
+                words or ["--help"],
+                prog_name=prog_name or "cdc-outbox",
+                complete_var=complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                obj=reporter,
+                **extra,
+            )
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            sys.exit(reporter.report(error))
+        sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def run(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run a coroutine to its end; errors come out as they are."""
+    import asyncio
+
+    return asyncio.run(work)

@@ -1,0 +1,113 @@
+"""How a command ends when something is wrong: two lines for a person, or one JSON line, and an exit code.
+
+`error:` says what is wrong, `next:` what to do. `start` with JSON logs writes one JSON line instead. A
+traceback is for `--log-level debug` only. Whatever is written has passed the redactor.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import click
+
+from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.settings.secret import Redactor
+
+INTERRUPTED = 130
+"""Ended by Ctrl-C, as shells count it."""
+
+_UNKNOWN = 3
+"""What `health` answers to wrong usage or a fault of its own, as the monitoring plug-ins do."""
+
+
+@dataclass(slots=True)
+class Reporter:
+    """How to speak of a failure, as far as it is known by then: flags first, then the settings."""
+
+    command: str = ""
+    json: bool = False
+    debug: bool = False
+    redact: Callable[[str], str] = field(default=Redactor().redact)
+
+    @classmethod
+    def guess(cls, args: Sequence[str], environ: Mapping[str, str], *, terminal: bool) -> Reporter:
+        """From the bare arguments and environment, for what fails before the settings are read."""
+        command = next((word for word in args if not word.startswith("-")), "")
+        format_ = _option(args, "--log-format") or environ.get("CDC_OUTBOX_LOG_FORMAT", "")
+        level = _option(args, "--log-level") or environ.get("CDC_OUTBOX_LOG_LEVEL", "")
+        json = format_.lower() == "json" or (format_.lower() != "text" and not terminal)
+        return cls(command, json=command == "start" and json, debug=level.lower() == "debug")
+
+    def report(self, error: BaseException) -> int:
+        """Write what is wrong and what to do; answer the exit code."""
+        error = gravest(error)
+        if isinstance(error, CdcOutboxError):
+            message, remedy, code = str(error), error.next, error.exit_code
+        elif isinstance(error, click.ClickException):
+            message, remedy, code = _usage(error)
+        else:
+            message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            message = f"unexpected {message}"
+            remedy, code = "run it again with --log-level debug, and report what it prints", 1
+        if self.command == "health" and (code == 2 or not isinstance(error, CdcOutboxError)):
+            code = _UNKNOWN
+        self._write(message, remedy, error)
+        return code
+
+    def _write(self, message: str, remedy: str, error: BaseException) -> None:
+        message, remedy = (" ".join(self.redact(text).split()) for text in (message, remedy))
+        trace = "".join(traceback.format_exception(error)) if self.debug else ""
+        if not self.json:
+            print(self.redact(trace), end="", file=sys.stderr)
+            print(f"error: {message}\nnext: {remedy}", file=sys.stderr)
+            return
+        from cdc_outbox.log import json_line
+
+        document = {
+            "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": "error",
+            "event": "stopped",
+            "error": message,
+            "next": remedy,
+        }
+        if trace:
+            document["exception"] = self.redact(trace)
+        print(json_line(document), file=sys.stderr)
+
+
+def gravest(error: BaseException) -> BaseException:
+    """The one error to speak of: of a group, that with the highest exit code of ours, else the first."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, CdcOutboxError)]
+    if ours:
+        return max(ours, key=lambda leaf: leaf.exit_code)
+    return leaves[0]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def _usage(error: click.ClickException) -> tuple[str, str, int]:
+    message = error.format_message().rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    remedy = f"{context.command_path if context else 'cdc-outbox'} --help"
+    return message, remedy, error.exit_code
+
+
+def _option(args: Sequence[str], name: str) -> str | None:
+    for at, word in enumerate(args):
+        if word.startswith(name + "="):
+            return word.removeprefix(name + "=")
+        if word == name and at + 1 < len(args):
+            return args[at + 1]
+    return None

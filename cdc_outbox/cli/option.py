@@ -1,0 +1,100 @@
+"""The options that stand for settings, made from the declarations, and the way from them to `Settings`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cdc_outbox import log
+from cdc_outbox.cli.failure import Reporter
+from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
+from cdc_outbox.settings.kind import Entries
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_FLAGS = "cdc_outbox.flags"
+_ALWAYS = "log"
+
+
+def settings_options(*groups: str) -> Callable[[Decorated], Decorated]:
+    """Add the flags of these groups of settings to a command, and `--config` and the log's to every one.
+
+    A group is a section of the file (`postgres`, `outbox`, `kafka`, `delivery`, `limits`, `http`, `health`),
+    or `admin` for `--admin-dsn`. The values aren't passed to the command: it calls `load_settings`.
+    """
+    wanted = [setting for setting in SETTINGS if setting.flag and setting.group in (*groups, _ALWAYS)]
+
+    def decorate(function: Decorated) -> Decorated:
+        for setting in reversed(wanted):
+            function = _options(setting)(function)
+        return _option("--config", "FILE", "The config file. Default: cdc-outbox.toml, if there is one.")(
+            function
+        )
+
+    return decorate
+
+
+def load_settings(command: str | None = None) -> Settings:
+    """The settings of the running command: its flags, the environment, the file; sets up the log with them.
+
+    `command` is the name whose defaults count; by default the running command's own.
+    """
+    context = click.get_current_context()
+    name = command or context.command_path.split()[-1]
+    settings = load(name, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
+    for_start = name == "start" and command is None
+    format_ = settings.log.format or (log.stderr_format() if for_start else "text")
+    log.set_up(settings.log.level, format_, settings.redactor.redact)
+    reporter = context.find_object(Reporter)
+    if reporter is not None:
+        reporter.json = for_start and format_ == "json"
+        reporter.debug = settings.log.level == "debug"
+        reporter.redact = settings.redactor.redact
+    own = log.get(__name__)
+    for notice in settings.notices:
+        own.warning(notice.text, **notice.fields)
+    return settings
+
+
+def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    if option.name is not None:
+        context.meta.setdefault(_FLAGS, {})[option.name] = value
+
+
+def _option(flag: str, metavar: str, text: str, **more: Any) -> Callable[[Decorated], Decorated]:
+    return click.option(
+        flag,
+        parameter(flag),
+        metavar=metavar or None,
+        help=text,
+        default=None,
+        expose_value=False,
+        callback=_keep,
+        **more,
+    )
+
+
+def _options(setting: Setting) -> Callable[[Decorated], Decorated]:
+    def decorate(function: Decorated) -> Decorated:
+        assert setting.flag is not None  # noqa: S101 - the caller chose settings that have a flag
+        if setting.off is not None:
+            function = _option(
+                setting.off, "", f"No {setting.flag.lstrip('-').upper()} at all.", is_flag=True
+            )(function)
+        if setting.switch:
+            return _option(setting.flag, "", setting.help, is_flag=True)(function)
+        metavar = setting.kind.metavar
+        more = {"multiple": True} if setting.repeated else {}
+        return _option(setting.flag, metavar, _help(setting), **more)(function)
+
+    return decorate
+
+
+def _help(setting: Setting) -> str:
+    if isinstance(setting.kind, Entries) or setting.default is None or setting.secret:
+        return setting.help
+    return f"{setting.help}  [{setting.kind.show(setting.default)}]"

@@ -1,0 +1,215 @@
+"""Logging: constant lower-case text with fields beside it, on stderr, with no secret in it.
+
+Text for a person on a terminal, one JSON object a line elsewhere. Records of libraries (aiokafka, psycopg,
+asyncio, Python's warnings) come the same way, from WARNING on, and each distinct one at most once a minute,
+since aiokafka repeats its warning with each retry.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Final, Literal
+
+OURS: Final = "cdc_outbox"
+
+_REPEAT_SECONDS: Final = 60.0
+_TEMPLATES: Final = 256
+_COLOURS: Final = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
+
+Format = Literal["text", "json"]
+
+
+class Log:
+    """A module's log: `log.info("streaming", slot=slot, lsn=lsn)`. Costs one comparison where it is off."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.debug(event, extra={"fields": fields})
+
+    def info(self, event: str, /, **fields: object) -> None:
+        if self._logger.isEnabledFor(logging.INFO):
+            self._logger.info(event, extra={"fields": fields})
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        if self._logger.isEnabledFor(logging.WARNING):
+            self._logger.warning(event, extra={"fields": fields})
+
+    def error(self, event: str, /, **fields: object) -> None:
+        if self._logger.isEnabledFor(logging.ERROR):
+            self._logger.error(event, extra={"fields": fields})
+
+    def is_debug(self) -> bool:
+        """Whether debug records are wanted, where collecting their fields costs something."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+
+def get(name: str) -> Log:
+    """The log of a module: `log = get(__name__)`."""
+    return Log(name)
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def stderr_format() -> Format:
+    """The format where none is asked for: text on a terminal, else json."""
+    return "text" if sys.stderr.isatty() else "json"
+
+
+def set_up(
+    level: str = "info",
+    format: Format | None = None,  # noqa: A002 - the setting's name
+    redact: Callable[[str], str] = _same,
+) -> None:
+    """Send all records to stderr, from `level` on; all text in them passes `redact`. May be called again."""
+    debug = level == "debug"
+    chosen = format or stderr_format()
+    handler = _Stderr()
+    handler.addFilter(_OncePerMinute())
+    handler.setFormatter(_Json(redact, debug) if chosen == "json" else _Text(redact, debug))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        if isinstance(old, _Stderr):
+            root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger(OURS).setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+class _Stderr(logging.Handler):
+    """Writes to what sys.stderr is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            # Nobody reads stderr any more; delivery goes on, and there is no other place to say so.
+            return
+
+
+class _OncePerMinute(logging.Filter):
+    """Lets a library's record through once a minute per template, with the number of those held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if is_ours(record):
+            return True
+        key = (record.name, record.levelno, str(record.msg))
+        now = monotonic()
+        at, held_back = self._seen.get(key, (0.0, 0))
+        if at and now - at < _REPEAT_SECONDS:
+            self._seen[key] = (at, held_back + 1)
+            return False
+        if len(self._seen) >= _TEMPLATES and key not in self._seen:
+            self._seen.pop(next(iter(self._seen)))
+        self._seen[key] = (now, 0)
+        record.held_back = held_back
+        return True
+
+
+def is_ours(record: logging.LogRecord) -> bool:
+    return record.name == OURS or record.name.startswith(OURS + ".")
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, redact: Callable[[str], str], debug: bool) -> None:
+        super().__init__()
+        self._redact = redact
+        self._debug = debug
+
+    def document(self, record: logging.LogRecord) -> dict[str, object]:
+        """The record as ordered keys and plain, redacted values."""
+        document: dict[str, object] = {
+            "ts": _timestamp(record.created),
+            "level": record.levelname.lower(),
+        }
+        if is_ours(record):
+            document["event"] = record.getMessage()
+            fields: Mapping[str, object] = getattr(record, "fields", {})
+        else:
+            document["event"] = "library message"
+            fields = {"logger": record.name, "message": record.getMessage()}
+            if held_back := getattr(record, "held_back", 0):
+                fields = {**fields, "held_back": held_back}
+        for name, value in fields.items():
+            document[name if name not in document else f"{name}_"] = plain(value, self._redact)
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text = (
+                self.formatException(record.exc_info) if self._debug else f"{type(error).__name__}: {error}"
+            )
+            document["exception"] = self._redact(text)
+        return document
+
+
+class _Json(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return json_line(self.document(record))
+
+
+class _Text(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        document = self.document(record)
+        ts, level, event = document.pop("ts"), str(document.pop("level")), document.pop("event")
+        traceback = document.pop("exception", None) if self._debug else None
+        shown = f"{level:7}"
+        if level in _COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+            shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
+        words = [f"{ts} {shown} {event}", *(f"{name}={_word(value)}" for name, value in document.items())]
+        return "  ".join((words[0], " ".join(words[1:]))).rstrip() + (f"\n{traceback}" if traceback else "")
+
+
+def _word(value: object) -> str:
+    text = value if isinstance(value, str) else json_text(value)
+    if text and text.isprintable() and not any(letter in text for letter in ' "='):
+        return text
+    return json_text(text)
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plain(value: object, redact: Callable[[str], str]) -> object:
+    """A value for JSON: numbers and truth values as they are, everything else as redacted text."""
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, Mapping):
+        return {redact(str(name)): plain(one, redact) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items: Sequence[object] = list(value)
+        return [plain(one, redact) for one in items]
+    return redact(str(value))
+
+
+def json_line(document: Mapping[str, object]) -> str:
+    """One JSON object on one line."""
+    return json_text(document)
+
+
+def json_text(value: object) -> str:
+    import orjson
+
+    try:
+        return orjson.dumps(value).decode()
+    except (TypeError, UnicodeEncodeError):
+        # Lone surrogates and numbers beyond 64 bits: json has an answer where orjson refuses.
+        import json
+
+        return json.dumps(value, separators=(",", ":"), default=str)
