@@ -55,6 +55,7 @@ set extra_float_digits = 1; set statement_timeout = 0; set idle_session_timeout 
 _CONTROL: Final[LiteralString] = """
 set statement_timeout = '10s'; set lock_timeout = '5s'; set synchronous_commit = 'local';
 set default_transaction_read_only = off; set default_transaction_isolation = 'read committed';
+set search_path = public;
 """
 
 # A dead network must not leave a walsender that holds the slot for ever or for an hour. Smaller values stay.
@@ -84,6 +85,7 @@ async def connect_control(
     """
     dsn = (settings.admin_dsn or settings.dsn) if admin else settings.dsn
     conn = await _connect(dsn, application_name, timeout, like, {})
+    conn.prepare_threshold = 5  # the guard asks the same every second
     later = sql.SQL(_CONTROL_17) if conn.info.server_version >= 170000 else sql.SQL("")
     return await _prepared(conn, sql.SQL(_OUTPUT) + sql.SQL(_CONTROL) + later, "control")
 

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
+import psycopg
 from psycopg import sql
 
-from cdc_outbox.errors import PublicationWrong
+from cdc_outbox.errors import PublicationWrong, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -169,16 +171,19 @@ async def look(
     Raises what `execute` raises.
     """
     members: LiteralString = _MEMBERS_15 if conn.info.server_version >= 150000 else _MEMBERS_14
-    rows = await execute(
-        conn,
-        sql.SQL(_LOOK).format(members=sql.SQL(members)),
-        {
-            "publication": publication,
-            "schemas": [table.schema for table in tables],
-            "names": [table.name for table in tables],
-        },
-        within=within,
-    )
+    query = sql.SQL(_LOOK).format(members=sql.SQL(members))
+    wanted = {
+        "publication": publication,
+        "schemas": [table.schema for table in tables],
+        "names": [table.name for table in tables],
+    }
+    try:
+        rows = await execute(conn, query, wanted, within=within)
+    except SetupError as error:
+        if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
+            raise
+        # Dropped in the midst of the look: pg_get_publication_tables() sees that, our snapshot doesn't.
+        rows = await execute(conn, query, wanted, within=within)
     problem: tuple[str, str] | None = None
     found: list[tuple[str, Member]] = []
     for table, row in zip(tables, rows, strict=True):
@@ -233,7 +238,7 @@ def _problem(
     create = (
         f"create publication {name} for table {table}"
         " with (publish = 'insert', publish_via_partition_root = true);"
-        " then cdc-outbox recover, for the slot has skipped every row meanwhile"
+        f" then {recover()}; for the slot skips every row that came meanwhile"
     )
     if kind is None:
         return (

@@ -30,6 +30,7 @@ from cdc_outbox.errors import (
     SlotMissing,
     UsageError,
 )
+from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,7 @@ class Meaning:
 
 _AGAIN: Final = "nothing to do: the relay connects again by itself"
 _DIRECT: Final = "point --dsn at PostgreSQL itself (usually port 5432), not at a pooler such as PgBouncer"
-_RECOVER: Final = "cdc-outbox recover"
+_RECOVER: Final = recover()
 
 _NOT_LET_IN: Final = Meaning(
     SetupError,
@@ -79,7 +80,7 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
     ("42704", "start"): Meaning(
         SlotMissing,
         "there is no such replication slot",
-        "cdc-outbox init, or cdc-outbox recover if there was one",
+        f"cdc-outbox init; if there was one before, {recover()}",
     ),
     ("42704", "drop"): Meaning(SlotMissing, "there is no such replication slot", "nothing to do: it is gone"),
     ("42704", "stream"): Meaning(PublicationWrong, "the publication is missing", _RECOVER),

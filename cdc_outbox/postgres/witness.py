@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
 
-from cdc_outbox.errors import GapFound, PublicationReplaced, SetupError
+from cdc_outbox.errors import GapFound, PublicationReplaced, SetupError, SlotMissing
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cdc_outbox.postgres.server import Server
 
 TABLE: Final = "public.cdc_outbox_witness"
@@ -38,11 +37,10 @@ class Absent(enum.Enum):
 
 
 class IncidentKind(enum.Enum):
-    """What happened. MADE_AGAIN and GAP may have cost events and bar the way until they are accepted."""
+    """What happened to the publication. MADE_AGAIN may have cost events and bars the way until accepted."""
 
     ALTERED = "altered"
     MADE_AGAIN = "made again"
-    GAP = "gap"
 
     @property
     def bars(self) -> bool:
@@ -112,7 +110,8 @@ values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(p
         %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, clock_timestamp())
 on conflict (slot) do update
    set system_identifier = excluded.system_identifier, timeline = excluded.timeline,
-       position = case when w.system_identifier = excluded.system_identifier and w.timeline = excluded.timeline
+       position = case when w.system_identifier = excluded.system_identifier
+                        and w.timeline = excluded.timeline
                        then greatest(w.position, excluded.position) else excluded.position end,
        publication = excluded.publication, incidents = excluded.incidents,
        snapshot = coalesce(excluded.snapshot, w.snapshot), updated_at = excluded.updated_at
@@ -146,7 +145,7 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
 
 
 async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
-    """Write the row, new or over the old one. `updated_at` is the server's clock; no snapshot keeps the old one."""
+    """Write the row, new or over the old one. No snapshot keeps the old one."""
     parameters: dict[str, Any] = {
         "slot": witness.slot,
         "system_identifier": witness.system_identifier,
@@ -164,3 +163,98 @@ async def delete(conn: Connection, slot: str, *, within: float | None = None) ->
     ((exists,),) = await execute(conn, _EXISTS, within=within)
     if exists:
         await execute(conn, _DELETE, (slot,), within=within)
+
+
+class SlotState(Protocol):
+    """What `judge` has to know of a slot; `slot.Slot` has it."""
+
+    @property
+    def confirmed_flush_lsn(self) -> LSN | None: ...
+    @property
+    def synced(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the witness says at start: an error (`--accept-gap` overrides it), a note to log, or neither."""
+
+    error: SetupError | None = None
+    note: str | None = None
+
+
+def judge(name: str, found: Witness | Absent, slot: SlotState | None, server: Server) -> Verdict:
+    """May a relay go on from where its slot stands?
+
+    No: when the slot is gone, when it stands beyond the witness, and when the server isn't the one that
+    the witness belongs to. A slot that PostgreSQL itself carried to the new primary (17+, `synced`) may
+    be ahead of a witness that was replicated a moment later; that is noted only.
+    """
+    if isinstance(found, Absent):
+        return Verdict(note=f"{found.value}: a slot that somebody else moves can't be noticed")
+    if slot is None:
+        return Verdict(
+            SlotMissing(
+                f"the replication slot {name} is gone; events were delivered up to {found.position},"
+                " those after it may be missing",
+                next=recover(name),
+            )
+        )
+    ways_out = f"{recover(name)}; or go on past it: cdc-outbox start --slot {name} --accept-gap"
+    confirmed = slot.confirmed_flush_lsn
+    if found.system_identifier != server.system_identifier:
+        return Verdict(
+            GapFound(
+                f"the witness of slot {name} belongs to the system {found.system_identifier} and this server"
+                f" is {server.system_identifier}: events after {found.position} may be missing",
+                next=ways_out,
+            )
+        )
+    if server.timeline is not None and found.timeline != server.timeline:
+        moved = f"the server went from timeline {found.timeline} to {server.timeline}"
+        if slot.synced:
+            return Verdict(
+                note=f"{moved}, and the slot {name} with it: {confirmed}, witness {found.position}"
+            )
+        return Verdict(
+            GapFound(
+                f"{moved}, and the slot {name} was made anew there at {confirmed}: events between"
+                f" {found.position} and {confirmed} may be missing",
+                next=ways_out,
+            )
+        )
+    if confirmed is not None and confirmed > found.position:
+        return Verdict(
+            GapFound(
+                f"the replication slot {name} stands at {confirmed} and events were delivered up to"
+                f" {found.position}: those between may be missing",
+                next=ways_out,
+            )
+        )
+    return Verdict()
+
+
+def judge_publication(name: str, found: Witness | Absent, now: Identity | None, ends: LSN | None) -> Verdict:
+    """Is the publication still the one that the witness knows, and was everything accepted that happened
+    to it?
+
+    `ends` is where the WAL ended at the look. A publication that is gone is none of this function's business.
+    """
+    if isinstance(found, Absent):
+        return Verdict()
+    accept = f"cdc-outbox start --slot {name} --accept-gap, after a look at what may be missing"
+    for incident in found.incidents:
+        if incident.kind.bars:
+            return Verdict(PublicationReplaced(incident.message, next=accept))
+    if found.publication is None or now is None:
+        return Verdict()
+    change = compare(Identity.parse(found.publication), now)
+    window = f"between {found.position} and {ends}"
+    if change is Change.MADE_AGAIN:
+        return Verdict(
+            PublicationReplaced(
+                f"the publication was made again {window}: events of that time may be missing", next=accept
+            )
+        )
+    if change is Change.ALTERED:
+        return Verdict(note=f"the publication was altered {window}")
+    return Verdict()

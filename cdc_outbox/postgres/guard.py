@@ -1,0 +1,211 @@
+"""The guard: what must hold while we stream, asked every second in two short queries.
+
+Before a position is confirmed, the guard has to have passed since that position was received: a
+publication that hides rows looks exactly like an idle server. It looks at the publication, at who holds
+the slot, at synchronous_standby_names, and at whether this is still the server that we stream from.
+
+The queries stand in this order for a reason: the snapshot and the first LSN are taken in the first, the
+second LSN in the second. What the snapshot takes as finished had its commit record in the WAL before the
+second LSN; and a change of the publication that the second query is the first to see came after the first
+LSN of the check before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    PostgresUnavailable,
+    SlotLost,
+    SlotMissing,
+    SynchronousStandby,
+)
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import publication as publications
+from cdc_outbox.postgres import synchronous
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.publication import Change, Identity, PublicationState
+from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.server import timeline_of
+from cdc_outbox.postgres.witness import Incident, IncidentKind
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What is guarded. `walsender_pid` is the replication connection's backend, None before it streams."""
+
+    slot: str
+    publication: str
+    tables: tuple[TableName, ...]
+    application_name: str
+    timeline: int
+    walsender_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport:
+    """One check.
+
+    `failure` ends the session: the slot is gone, lost or in other hands, the server another one, or we
+    are a synchronous standby (a set-up error, as its class says). `publication` says for itself what it
+    hides. `snapshot` and `publication.insert_lsn`, in this order, are for the witness's proof; `lsn` is
+    where the WAL ended when the check began. On a standby both LSNs are None.
+    """
+
+    failure: CdcOutboxError | None
+    publication: PublicationState
+    lsn: LSN | None
+    snapshot: str
+    confirmed: LSN | None
+
+
+_STATE: Final[LiteralString] = """
+select pg_current_snapshot()::text, pg_is_in_recovery(),
+       case when pg_is_in_recovery() then null else pg_current_wal_insert_lsn()::text end,
+       case when pg_is_in_recovery() then null else pg_walfile_name(pg_current_wal_insert_lsn()) end,
+       current_setting('synchronous_standby_names'),
+       s.slot_name is not null, s.active_pid, s.wal_status, s.confirmed_flush_lsn::text
+  from (values (%s)) as wanted (name) left join pg_replication_slots s on s.slot_name = wanted.name
+"""
+
+
+async def guard(conn: Connection, guarded: Guarded, *, within: float | None = None) -> GuardReport:
+    """Check once. Raises what `execute` raises; what is found wrong is in the report."""
+    (
+        (snapshot, in_recovery, lsn, walfile, standby_names, exists, active_pid, wal_status, confirmed),
+    ) = await execute(conn, _STATE, (guarded.slot,), within=within)
+    state = await publications.look(conn, guarded.publication, guarded.tables, within=within)
+    return GuardReport(
+        failure=_failure(
+            guarded,
+            in_recovery=bool(in_recovery),
+            timeline=timeline_of(walfile),
+            standby_names=str(standby_names),
+            exists=bool(exists),
+            active_pid=active_pid,
+            wal_status=wal_status,
+        ),
+        publication=state,
+        lsn=LSN.parse(lsn) if lsn else None,
+        snapshot=str(snapshot),
+        confirmed=LSN.parse(confirmed) if confirmed else None,
+    )
+
+
+def _failure(
+    guarded: Guarded,
+    *,
+    in_recovery: bool,
+    timeline: int | None,
+    standby_names: str,
+    exists: bool,
+    active_pid: int | None,
+    wal_status: str | None,
+) -> CdcOutboxError | None:
+    """What ends the session, the gravest first."""
+    slot = guarded.slot
+    if in_recovery:
+        return PostgresUnavailable("the server is a standby now", next=_FAILOVER)
+    if timeline != guarded.timeline:
+        return PostgresUnavailable(
+            f"the server is on timeline {timeline} and the stream on {guarded.timeline}", next=_FAILOVER
+        )
+    if not exists:
+        return SlotMissing(f"the replication slot {slot} does not exist any more", next=recover(slot))
+    if wal_status == "lost":
+        return SlotLost(
+            f"the replication slot {slot} is lost: the server removed WAL that it needed",
+            next=recover(slot),
+        )
+    try:
+        synchronous.require_none(standby_names, guarded.application_name)
+    except SynchronousStandby as found:
+        return found
+    if guarded.walsender_pid is not None and active_pid != guarded.walsender_pid:
+        holder = f"held by process {active_pid}" if active_pid is not None else "held by nobody"
+        return PostgresUnavailable(
+            f"the replication slot {slot} is {holder} here, and not by our stream (process"
+            f" {guarded.walsender_pid}): another server answers, or the stream was cut",
+            next="nothing to do: the relay connects again by itself",
+        )
+    return None
+
+
+_FAILOVER: Final = "nothing to do while a failover is under way: the relay connects again by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look says about the publication: hold because of `problem`, or note `incident`, or neither.
+
+    After an incident that bars, delivery is held until a person accepts it.
+    """
+
+    problem: str | None = None
+    next: str = ""
+    incident: Incident | None = None
+
+
+class PublicationWatch:
+    """Remembers the publication as it was when nothing was wrong, and tells what became of it.
+
+    It starts from the witness's identity and position, or from nothing. A row that was inserted while the
+    publication hid it is skipped by the server for ever, so what was made again, or was seen to hide rows and
+    was altered then, is an incident with the range of WAL that may hold such rows.
+    """
+
+    def __init__(self, known: Identity | None = None, since: LSN | None = None) -> None:
+        self.known = known
+        self._since = since
+        self._hidden: str | None = None
+
+    def look(self, state: PublicationState, began: LSN | None, *, at: datetime | None = None) -> Finding:
+        """Take in one look; `began` is where the WAL ended before it (`GuardReport.lsn`)."""
+        if state.problem is not None or state.identity is None:
+            problem = state.problem or "the publication could not be identified"
+            self._hidden = problem
+            return Finding(problem=problem, next=state.next)
+        before, since, hidden = self.known, self._since, self._hidden
+        self.known, self._since, self._hidden = state.identity, began, None
+        if before is None:
+            return Finding()
+        change = publications.compare(before, state.identity)
+        if change is Change.UNCHANGED and not (hidden and "unlogged" in hidden):
+            return Finding()
+        kind = IncidentKind.ALTERED if change is Change.ALTERED and not hidden else IncidentKind.MADE_AGAIN
+        to_lsn = state.insert_lsn or began or LSN(0)
+        from_lsn = since if since is not None else to_lsn
+        message = f"publication {state.name} was {kind.value} between {from_lsn} and {to_lsn}"
+        if hidden:
+            message += f"; meanwhile {hidden}"
+        return Finding(incident=Incident(kind, at or datetime.now(UTC), from_lsn, to_lsn, message))
+
+
+class ProvenSnapshot:
+    """A snapshot whose finished transactions have all been delivered.
+
+    A snapshot is offered with an LSN that was read after it, and is proven once the delivered position has
+    reached that LSN. One at a time: under a steady lag, always taking the newest would never prove any.
+    """
+
+    def __init__(self, proven: str | None = None) -> None:
+        self.proven = proven
+        self._offered: tuple[str, LSN] | None = None
+
+    def offer(self, snapshot: str, lsn: LSN | None) -> None:
+        """Propose a snapshot (pg_snapshot as text) and an LSN that was read in a later statement."""
+        if self._offered is None and lsn is not None:
+            self._offered = (snapshot, lsn)
+
+    def advance(self, position: LSN) -> str | None:
+        """The newest proven snapshot, when everything up to `position` has been delivered."""
+        if self._offered is not None and position >= self._offered[1]:
+            self.proven = self._offered[0]
+            self._offered = None
+        return self.proven
