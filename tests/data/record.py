@@ -217,7 +217,9 @@ def scratch_database(dsn: str) -> Iterator[str]:
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s",
                 [DATABASE],
             )
-            control.execute("select pg_replication_origin_drop('upstream')")
+            control.execute(
+                "select pg_replication_origin_drop(roname) from pg_replication_origin where roname = 'upstream'"
+            )
             control.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(DATABASE)))
 
 
