@@ -218,7 +218,8 @@ def scratch_database(dsn: str) -> Iterator[str]:
                 [DATABASE],
             )
             control.execute(
-                "select pg_replication_origin_drop(roname) from pg_replication_origin where roname = 'upstream'"
+                "select pg_replication_origin_drop(roname) from pg_replication_origin"
+                " where roname = 'upstream'"
             )
             control.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(DATABASE)))
 

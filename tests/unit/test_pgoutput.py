@@ -141,6 +141,16 @@ def test_a_stray_stream_abort_is_unknown_whatever_follows_it():
     assert pgoutput.decode(b"A" + bytes(8)) == Unknown(ord("A"))
 
 
+def test_a_row_has_as_many_columns_as_a_table_may_have():
+    insert = Insert(1, [b"x", None] * 800)
+    assert pgoutput.decode(insert.encode()) == insert
+
+
+def test_flags_that_have_no_meaning_yet_are_passed_over():
+    assert pgoutput.decode(b"M\x02" + bytes(8) + b"p\0" + bytes(4)) == Message(False, LSN(0), "p", b"")
+    assert pgoutput.decode(b"M\x03" + bytes(8) + b"p\0" + bytes(4)) == Message(True, LSN(0), "p", b"")
+
+
 def test_names_that_are_not_utf8_can_be_printed():
     message = pgoutput.decode(b"Y" + bytes(4) + b"app\0caf\xe9\0")
     assert message == Type(0, "app", "caf\\xe9")
@@ -191,6 +201,7 @@ def test_an_insert_that_lies_is_refused(insert: bytes):
     [
         pytest.param(b"", id="nothing"),
         pytest.param(b"R\0\0\0\x01public", id="name without its end"),
+        pytest.param(b"R\0x\0\0", id="name missing, with the end of one before it"),
         pytest.param(b"R\0\0\0\x01\0t\0d\xff\xff", id="columns missing"),
         pytest.param(b"M\x01" + bytes(8) + b"p\0\xff\xff\xff\xff", id="content of length -1"),
         pytest.param(b"T\xff\xff\xff\xff\0", id="relations missing"),
