@@ -89,6 +89,16 @@ class Program(Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(self.summaries.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; report here what click would take for a closed pipe or the end of input."""
+        try:
+            return super().invoke(ctx)
+        except (OSError, EOFError) as error:
+            if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+                raise
+            reporter = ctx.find_object(Reporter) or Reporter()
+            sys.exit(reporter.report(error))
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -118,6 +128,15 @@ class Program(Group):
         except Exception as error:
             sys.exit(reporter.report(error))
         sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def _stdout_is_closed() -> bool:
+    """Whether the reader of our output has gone, as `head` does."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -44,9 +44,9 @@ def load_settings(command: str | None = None) -> Settings:
     `command` is the name whose defaults count; by default the running command's own.
     """
     context = click.get_current_context()
-    name = command or context.command_path.split()[-1]
-    settings = load(name, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
-    for_start = name == "start" and command is None
+    running = _top_command(context)
+    settings = load(command or running, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
+    for_start = running == "start"
     format_ = settings.log.format or (log.stderr_format() if for_start else "text")
     log.set_up(settings.log.level, format_, settings.redactor.redact)
     reporter = context.find_object(Reporter)
@@ -58,6 +58,13 @@ def load_settings(command: str | None = None) -> Settings:
     for notice in settings.notices:
         own.warning(notice.text, **notice.fields)
     return settings
+
+
+def _top_command(context: click.Context) -> str:
+    """The word after the program's name: `config` for `config show`."""
+    while context.parent is not None and context.parent.parent is not None:
+        context = context.parent
+    return context.info_name or ""
 
 
 def _keep(context: click.Context, option: click.Parameter, value: object) -> None:

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdc_outbox.errors import ConfigError
+from cdc_outbox.settings.client import variable
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
+from cdc_outbox.settings.dsn import Dsn
+from cdc_outbox.settings.environment import Environment
+from cdc_outbox.settings.file import File
+from cdc_outbox.settings.flag import Flags
 from cdc_outbox.settings.kind import Entries
 from cdc_outbox.settings.model import (
     ROLES,
@@ -32,8 +37,8 @@ from cdc_outbox.settings.model import (
     Shown,
     TopicSettings,
 )
-from cdc_outbox.settings.secret import MASK, Dsn, Redactor
-from cdc_outbox.settings.source import Environment, File, Value, read_flags
+from cdc_outbox.settings.place import Value
+from cdc_outbox.settings.secret import MASK, Redactor
 from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
@@ -85,9 +90,8 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     `flags` are given flags by parameter name (`on_poison`, `config`, `no_http`; repeated ones as sequences of
     text); None, False and empty sequences mean not given. Relative paths start at `cwd`.
     """
-    environment = Environment(environ)
-    file = File.find(flags, environment, cwd)
-    from_flags, table_flags, notices = read_flags(flags)
+    given, environment = Flags(flags), Environment(environ, cwd)
+    file = File.find(given.config[-1] if given.config else environment.config, cwd)
     scalars: dict[str, Value] = {
         setting.key: Value(setting.default, _DEFAULT)
         for setting in SETTINGS
@@ -98,13 +102,12 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     tables: dict[str, dict[str, Value]] = {
         setting.key: {} for setting in SETTINGS if isinstance(setting.kind, Entries)
     }
-    for found in (file.scalars(), environment.scalars(), from_flags):
-        scalars.update(found)
-    for entries in (file.tables(), environment.tables(), table_flags):
-        for key, values in entries.items():
-            tables[key].update(values)
-    notices.extend(environment.unknown())
+    for source in (file, environment, given):
+        scalars.update(source.scalars())
+        for key, entries in source.tables().items():
+            tables[key].update(entries)
     _libpq_defaults(scalars, environ)
+    notices = [*given.secrets(), *environment.unknown()]
     settings = _assemble(scalars, tables, notices, environ, cwd)
     _check(settings)
     return settings
@@ -264,7 +267,7 @@ def _check(settings: Settings) -> None:
         needed = ["sasl.username", "sasl.password"]
     missing = [name for name in needed if name not in client]
     if missing:
-        variables = " and ".join(f"CDC_OUTBOX_KAFKA_{name.upper().replace('.', '_')}" for name in missing)
+        variables = " and ".join(map(variable, missing))
         raise ConfigError(
             f"security.protocol is {client['security.protocol']}, and {' and '.join(missing)} isn't given",
             next=f"set {variables}, or the same names under [kafka.client]",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cdc_outbox.settings.kind import Choice, ClientEntries, Integer, Kind, Refused
+from cdc_outbox.settings.kind import Choice, Integer, Kind, OptionEntries, Refused
 from cdc_outbox.settings.model import SECRET_CLIENT_NAMES
 
 _PROVIDER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
@@ -115,4 +115,15 @@ def normal_name(name: str) -> str:
     return name
 
 
-CLIENT: Final = ClientEntries(KINDS, normal=normal_name, secret=SECRET_CLIENT_NAMES)
+def variable(name: str) -> str:
+    """The environment variable of a client option."""
+    return "CDC_OUTBOX_KAFKA_" + name.upper().replace(".", "_")
+
+
+CLIENT: Final = OptionEntries(
+    KINDS,
+    "security.protocol=SASL_SSL",
+    normal=normal_name,
+    spelled=lambda rest: rest.lower().replace("_", "."),
+    secret={name: variable(name) for name in SECRET_CLIENT_NAMES},
+)

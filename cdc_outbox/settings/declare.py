@@ -11,6 +11,7 @@ from typing import Final
 
 from cdc_outbox.event import TableName
 from cdc_outbox.settings.client import CLIENT
+from cdc_outbox.settings.dsn import Dsn
 from cdc_outbox.settings.kind import (
     Address,
     Boolean,
@@ -32,7 +33,6 @@ from cdc_outbox.settings.kind import (
     Values,
 )
 from cdc_outbox.settings.model import ROLES
-from cdc_outbox.settings.secret import Dsn
 
 PREFIX: Final = "CDC_OUTBOX_"
 

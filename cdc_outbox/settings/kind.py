@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdc_outbox.event import TableName
-from cdc_outbox.settings.secret import Dsn, parse_dsn
+from cdc_outbox.settings.dsn import Dsn, parse_dsn
 from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
 
 _TYPE_NAMES: Final = {
@@ -69,6 +69,11 @@ class Kind:
             raise ValueError(f"it is {type_name(value)}, not text in quotes")
         return self.text(value)
 
+    @property
+    def toml_example(self) -> str:
+        """The example as the file spells it."""
+        return f'"{self.example}"'
+
     def show(self, value: Any) -> object:
         """The value as the file would spell it."""
         return value
@@ -104,7 +109,15 @@ class Choice(Kind):
         return {"enum": list(self.values)}
 
 
-class Boolean(Kind):
+class _Unquoted(Kind):
+    """A value that TOML writes without quotes."""
+
+    @property
+    def toml_example(self) -> str:
+        return self.example
+
+
+class Boolean(_Unquoted):
     """true or false; in the environment also yes, no, on, off, 1, 0."""
 
     def __init__(self) -> None:
@@ -127,7 +140,7 @@ class Boolean(Kind):
         return {"type": "boolean"}
 
 
-class Integer(Kind):
+class Integer(_Unquoted):
     """A whole number from `least` to `most`, or one of `besides`."""
 
     def __init__(
@@ -160,7 +173,7 @@ class Integer(Kind):
         return {"anyOf": [bounded, {"enum": list(self.besides)}]} if self.besides else bounded
 
 
-class Rate(Kind):
+class Rate(_Unquoted):
     """A positive number, or `none`."""
 
     def __init__(self, example: str) -> None:
@@ -301,7 +314,10 @@ class Tables(Kind):
         return self.texts(_split_outside_quotes(text))
 
     def texts(self, texts: Sequence[str]) -> tuple[TableName, ...]:
-        return tuple(dict.fromkeys(TableName.parse(text.strip()) for text in texts))
+        try:
+            return tuple(dict.fromkeys(TableName.parse(text) for text in texts))
+        except ValueError:
+            raise ValueError("it is not a table's name as SQL writes it") from None
 
     def toml(self, value: object) -> tuple[TableName, ...]:
         if isinstance(value, str):
@@ -336,7 +352,7 @@ class Servers(Kind):
     """Kafka's bootstrap servers, `host:port` with commas between."""
 
     def __init__(self, example: str) -> None:
-        super().__init__(example, "HOST:PORT,…")
+        super().__init__(example, "HOST:PORT[,...]")
 
     def text(self, text: str) -> str:
         servers = []
@@ -460,8 +476,9 @@ class Entries:
     """A table of settings whose names are free, or come from a list of their own.
 
     `names` are the known names (None: any); `normal` spells a name as we keep it, or raises ValueError;
-    `dotted`: the names contain dots, and nested tables of the file are joined by them;
-    `spelled` gives an entry's name from the rest of an environment variable's name (None: no such variables).
+    `dotted`: the names contain dots, and nested tables of the file are joined by them; `spelled` tells an
+    entry's name from the rest of a variable's name (None: no such variables); `secret` has the variable of
+    each name whose value is secret.
     """
 
     def __init__(
@@ -474,7 +491,7 @@ class Entries:
         normal: Callable[[str], str] = str,
         dotted: bool = False,
         spelled: Callable[[str], str] | None = None,
-        secret: Collection[str] = (),
+        secret: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.example = example
@@ -483,39 +500,60 @@ class Entries:
         self.normal = normal
         self.dotted = dotted
         self.spelled = spelled
-        self.secret = secret
+        self.secret = secret or {}
 
     def kind_of(self, name: str) -> Kind:
         """How the value of the entry `name` is read."""
         return self.kind
 
+    def texts(self, name: str, texts: Sequence[str]) -> Any:
+        """Read an entry from flags or a variable."""
+        return self.kind.texts(texts)
+
+    def toml(self, name: str, value: object) -> Any:
+        """Read an entry from the file."""
+        return self.kind.toml(value)
+
     def schema(self) -> dict[str, object]:
+        """The table in JSON Schema."""
         if self.names is None:
             return {"type": "object", "additionalProperties": self.kind.schema()}
         properties = {name: self.kind_of(name).schema() for name in self.names}
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-class ClientEntries(Entries):
-    """Kafka's client options: each name has a kind of its own; values are kept as text."""
+class OptionEntries(Entries):
+    """Options of a library: each name has a kind of its own, and values are kept as text."""
 
     def __init__(
-        self, kinds: Mapping[str, Kind], *, normal: Callable[[str], str], secret: Collection[str]
+        self,
+        kinds: Mapping[str, Kind],
+        example: str,
+        *,
+        normal: Callable[[str], str],
+        spelled: Callable[[str], str],
+        secret: Mapping[str, str],
     ) -> None:
         super().__init__(
             Plain("text"),
-            "security.protocol=SASL_SSL",
+            example,
             "NAME=VALUE",
             names=tuple(kinds),
             normal=normal,
             dotted=True,
-            spelled=lambda rest: rest.lower().replace("_", "."),
+            spelled=spelled,
             secret=secret,
         )
         self.kinds = kinds
 
     def kind_of(self, name: str) -> Kind:
         return self.kinds[name]
+
+    def texts(self, name: str, texts: Sequence[str]) -> str:
+        return str(self.kinds[name].texts(texts))
+
+    def toml(self, name: str, value: object) -> str:
+        return str(self.kinds[name].text(plain_text(value)))
 
     def schema(self) -> dict[str, object]:
         # A dotted name without quotes is a nested table for TOML, so tables are allowed at the first level.

@@ -1,0 +1,107 @@
+"""Where a value stands (a flag, a variable, a line of the file), and how to complain about it.
+
+A malformed flag is wrong usage (exit 2); a malformed value in the environment or the file is wrong
+configuration (exit 78); a value that can't be had is the latter wherever it stands. No complaint quotes a
+secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from cdc_outbox.errors import ConfigError, UsageError
+from cdc_outbox.settings.kind import Entries, Kind, Refused
+
+_LONGEST_QUOTE: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that was read, and where it came from, in the words of `config show`."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`origin` is for `config show`, `label` for a complaint; `example` says what would be right there."""
+
+    origin: str
+    label: str
+    example: str
+    error: type[UsageError | ConfigError] = ConfigError
+
+    def read(self, reader: Callable[[], Any], quoted: object | None) -> Value:
+        """Read a value. What the reader refuses becomes an error that quotes `quoted`, unless that is None."""
+        try:
+            return Value(reader(), self.origin)
+        except ValueError as reason:
+            self.reject(reason, quoted)
+
+    def reject(self, reason: ValueError, quoted: object | None) -> NoReturn:
+        """Raise the error that says what is wrong here."""
+        what = self.label if quoted is None else f"{self.label} is {_quote(quoted)}"
+        if isinstance(reason, Refused):
+            raise ConfigError(f"{what}: {reason}", next=reason.next) from None
+        raise self.error(f"{what}: {reason}", next=f"write it like this: {self.example}") from None
+
+    def entry(self, entries: Entries, name: str) -> Place:
+        """The place of one entry within a flag or a variable that holds names and values."""
+        between = " " if self.error is UsageError else "="
+        pair = f"{name}={entries.kind_of(name).example}"
+        return Place(self.origin, f"{self.label} {name}", f"{self.label}{between}{shell(pair)}", self.error)
+
+    def known(self, entries: Entries, name: str) -> str:
+        """An entry's name as we keep it, where there is such an entry."""
+        try:
+            normal = entries.normal(name)
+        except ValueError as reason:
+            self.reject(reason, name)
+        if entries.names is not None and normal not in entries.names:
+            near = nearest(normal, entries.names)
+            raise self.error(
+                f"{self.label}: unknown name {_quote(name)}",
+                next=f"the nearest known name is {near!r}; write that, or leave it out",
+            )
+        return normal
+
+
+def flag_place(flag: str, kind: Kind | Entries) -> Place:
+    return Place(f"flag {flag}", flag, f"{flag} {shell(kind.example)}", UsageError)
+
+
+def variable_place(variable: str, example: str) -> Place:
+    return Place(f"environment {variable}", variable, f"{variable}={shell(example)}")
+
+
+def file_place(file: str, key: str, kind: Kind) -> Place:
+    name = key if "." not in key else key.rpartition(".")[2]
+    return Place(f"file {file}", f"{key} in {file}", f"{name} = {kind.toml_example}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like `name`, by the whole or by its last part."""
+    from difflib import SequenceMatcher
+
+    name = name.lower()
+
+    def likeness(candidate: str) -> float:
+        whole = SequenceMatcher(None, name, candidate.lower()).ratio()
+        last = SequenceMatcher(None, name.rpartition(".")[2], candidate.lower().rpartition(".")[2]).ratio()
+        return max(whole, 0.99 * last)
+
+    return max(known, key=likeness)
+
+
+def shell(example: str) -> str:
+    """An example as one types it in a shell."""
+    return example if re.fullmatch(r"[\w@%+=:,./-]*", example, re.ASCII) else f"'{example}'"
+
+
+def _quote(value: object) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return repr(text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…")
