@@ -1,15 +1,27 @@
 -- The role that the relay runs as, with no more than it needs: it may log in, stream the write-ahead log and keep
 -- its witness. It needs no right on the outbox table. It has no password yet: set one, or let pg_hba.conf admit it.
+-- Where only the provider may give the attribute replication, its role rds_replication stands for it.
 select set_config('cdc_outbox.role', {role_name}, false);
 do $$
 declare
   wanted name := current_setting('cdc_outbox.role');
+  stand_in boolean := exists (select from pg_catalog.pg_roles where rolname = 'rds_replication');
 begin
   if not exists (select from pg_catalog.pg_roles where rolname = wanted) then
-    execute format('create role %I login replication', wanted);
-  elsif not exists (select from pg_catalog.pg_roles
-                     where rolname = wanted and rolcanlogin and (rolreplication or rolsuper)) then
-    execute format('alter role %I login replication', wanted);
+    execute format(case when stand_in then 'create role %I login' else 'create role %I login replication' end, wanted);
+  elsif not (select rolcanlogin from pg_catalog.pg_roles where rolname = wanted) then
+    execute format('alter role %I login', wanted);
+  end if;
+  if stand_in then
+    execute format('grant rds_replication to %I', wanted);
+  elsif not (select rolreplication or rolsuper from pg_catalog.pg_roles where rolname = wanted) then
+    execute format('alter role %I replication', wanted);
+  end if;
+  if not has_database_privilege(wanted, current_database(), 'connect') then
+    execute format('grant connect on database %I to %I', current_database(), wanted);
+  end if;
+  if not has_schema_privilege(wanted, 'public', 'usage') then
+    execute format('grant usage on schema public to %I', wanted);
   end if;
 end
 $$;

@@ -367,7 +367,7 @@ async def drop(conn: Connection, name: str) -> bool:
         pid = slot.active_pid if slot is not None else None
         raise SlotBusy(
             f'the slot "{name}" is in use' + (f" by pid {pid}" if pid else ""),
-            next=f"stop the process that streams from it, then: cdc-outbox drop --slot {name}",
+            next="stop the process that uses it, then run the same command again",
         ) from busy
     return True
 

@@ -1,0 +1,75 @@
+"""`cdc-outbox drop`: remove slot, publication and witness row, after a person has agreed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.teardown import Standing
+    from cdc_outbox.settings import PostgresSettings
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox drop --slot outbox_slot",
+        "cdc-outbox drop --yes --slot outbox_slot --admin-dsn postgresql://owner@localhost/app",
+    ),
+)
+@settings_options("postgres", "admin")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def command(*, yes: bool) -> int:
+    """Remove slot, publication and witness row. The outbox table and its rows stay.
+
+    What was committed after the last confirmation can't be read from the slot any more then. Refuses while a
+    relay streams from the slot.
+    """
+    settings = load_settings()
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(
+            "drop asks before it removes anything, and there is no terminal to ask on",
+            next=f"cdc-outbox drop --yes --slot {settings.postgres.slot}",
+        )
+
+    from cdc_outbox.postgres import teardown
+
+    agreed = yes
+
+    def confirm(standing: Standing) -> bool:
+        nonlocal agreed
+        agreed = agreed or click.confirm(_question(settings.postgres, standing), err=True)
+        return agreed
+
+    standing = run(
+        teardown.drop(settings.postgres, confirm=confirm, told=lambda part: click.echo(f"removed {part}"))
+    )
+    if standing.nothing:
+        click.echo(
+            f'nothing to remove: neither slot "{settings.postgres.slot}" nor publication '
+            f'"{settings.postgres.publication}" exists'
+        )
+        return 0
+    if not agreed:
+        click.echo("nothing was removed", err=True)
+        return 1
+    return 0
+
+
+def _question(settings: PostgresSettings, standing: Standing) -> str:
+    parts = []
+    if standing.slot is not None:
+        behind = "" if standing.unconfirmed is None else f", with {standing.unconfirmed} bytes unconfirmed"
+        parts.append(f'the slot "{settings.slot}"{behind}')
+    if standing.pending is not None:
+        parts.append(f'the slot "{standing.pending.name}"')
+    if standing.witness:
+        parts.append("its witness row")
+    if standing.publication:
+        parts.append(f'the publication "{settings.publication}"')
+    return f"Remove {', '.join(parts)}?"

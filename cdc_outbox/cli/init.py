@@ -1,0 +1,166 @@
+"""`cdc-outbox init`: create what is missing, say what was done, and print what only an owner may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.log import json_text
+from cdc_outbox.settings import parse_duration
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.setup import Step, StepName
+    from cdc_outbox.postgres.slot import Blocker, Slot
+
+STEPS = ("table", "witness", "publication", "slot")
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _role(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (not value or len(value.encode()) > 63 or not value.isprintable()):
+        raise click.BadParameter(f"{value!r} is not a role's name")
+    return value
+
+
+def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> frozenset[str]:
+    """Steps and filters share a flag; filters are settings, and go where the settings' own option puts them."""
+    filters = tuple(value for value in values if value not in STEPS)
+    for value in filters:
+        if "=" not in value:
+            raise click.BadParameter(f"{value!r} is no step ({', '.join(STEPS)}) and not COLUMN=VALUE")
+    if _filter.callback is not None:
+        _filter.callback(context, _filter, filters)
+    return frozenset(values) - frozenset(filters)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox init --create-table --dsn postgresql://owner@localhost/app",
+        "cdc-outbox init --slot outbox_slot --admin-dsn postgresql://owner@localhost/app --role relay",
+        "cdc-outbox init --print-sql | less",
+    ),
+)
+@settings_options("postgres", "admin", "outbox")
+@click.option("--create-table", is_flag=True, help="Create the outbox table if there is none.")
+@click.option(
+    "--role", metavar="NAME", callback=_role, help="The relay's role: make it, grant what it needs."
+)
+@click.option("--no-failover", is_flag=True, help="No failover slot, also on a primary of 17 and later.")
+@click.option("--no-backfill", is_flag=True, help="Go on although rows in the table may be unpublished.")
+@click.option(
+    "--only",
+    "steps",
+    metavar="STEP",
+    multiple=True,
+    callback=_only,
+    help=f"One step alone: {', '.join(STEPS)}. COLUMN=VALUE: only such rows are sent.",
+)
+@click.option("--print-sql", is_flag=True, help="Print all statements, and do nothing.")
+@click.option(
+    "--wait",
+    default="30s",
+    metavar="DURATION",
+    callback=_duration,
+    help="How long to wait for open transactions.  [30s]",
+)
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+def command(
+    *,
+    create_table: bool,
+    role: str | None,
+    no_failover: bool,
+    no_backfill: bool,
+    steps: frozenset[StepName],
+    print_sql: bool,
+    wait: float,
+    format_: str,
+    as_json: bool,
+) -> None:
+    """Create what is missing: outbox table (with --create-table), witness table, publication, grants, slot.
+
+    Safe to run twice. The slot comes last: from then on PostgreSQL keeps what is written until the relay has
+    delivered it.
+    """
+    as_json = as_json or format_ == "json"
+    if print_sql and as_json:
+        raise click.UsageError("--print-sql prints SQL, so it can't be combined with --json")
+    settings = load_settings()
+
+    from cdc_outbox.postgres import setup
+
+    options = setup.InitOptions(
+        create_table=create_table,
+        backfill=not no_backfill,
+        failover=not no_failover,
+        only=steps,
+        role=role,
+        wait=wait,
+    )
+    if print_sql:
+        click.echo(setup.script(settings, options), nl=False)
+        return
+    done: list[Step] = []
+    slot: Slot | None = None
+
+    def told(step: Step) -> None:
+        done.append(step)
+        if not as_json:
+            tell(step)
+
+    try:
+        slot = run(setup.init(settings, options, told=told, waiting=tell_waiting)).slot
+    finally:
+        if as_json:
+            click.echo(json_text(_document(settings.postgres.slot, done, slot)))
+        else:
+            for step in done:
+                if step.status == "failed":
+                    click.echo(f"\n{step.sql}")
+    if not as_json and slot is not None:
+        click.echo(f'slot "{slot.name}" stands at {slot.confirmed_flush_lsn}')
+
+
+# The settings' own --only gave way to the one above.
+_filter = next(each for each in command.params if each.name == "only")
+command.params.remove(_filter)
+
+
+def tell(step: Step) -> None:
+    """One line about a step, on stdout."""
+    click.echo(f"{step.name:<12} {step.status:<8} {step.object}")
+    if step.name == "grants" and step.status == "created":
+        click.echo(f"suggested, not needed: grant pg_read_all_stats to {step.object};", err=True)
+
+
+def tell_waiting(blockers: Sequence[Blocker]) -> None:
+    """One line, on stderr, about the transactions that hold the creation of the slot up."""
+    click.echo(f"waiting for open transactions: {'; '.join(map(str, blockers))}", err=True)
+
+
+def _document(name: str, steps: list[Step], slot: Slot | None) -> dict[str, object]:
+    return {
+        "schema_version": 1,
+        "steps": [
+            {"name": step.name, "object": step.object, "status": step.status, "sql": step.sql}
+            for step in steps
+        ],
+        "slot": {
+            "name": name,
+            "lsn": None
+            if slot is None or slot.confirmed_flush_lsn is None
+            else str(slot.confirmed_flush_lsn),
+        },
+    }

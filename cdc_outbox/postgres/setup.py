@@ -1,0 +1,484 @@
+"""The steps of `init`: table, witness, publication, grants, slot; each made if it is missing.
+
+What this guarantees:
+
+- The publication is there before the slot, for decoding sees the catalogue as it was at each position.
+- No row falls between "was in the table before" and "comes from the slot": the slot is made first, as
+  `<slot>_pending`, and the rows are counted after it, in a new snapshot, under the slot's advisory lock.
+- The configured name appears last. The order is: pending slot, count, witness row, copy to its name,
+  failover, end of the pending slot. A crash leaves one of these, and the next `init` goes on from there:
+
+  | left behind | what it proves | what `init` does |
+  |---|---|---|
+  | pending slot | nothing was decided yet | makes it anew |
+  | pending slot, witness row at its start | the rows were counted, or given up | copies it to its name |
+  | both slots | the same | failover, drops the pending one; so does `start` |
+  | witness row alone | a slot that was in use is gone | nothing: 78, events may be missing |
+
+  The witness row comes before the copy, so that a slot that can be streamed from always has one: were it the
+  other way round, a slot that was dropped and made again after a crash at that place would go unnoticed.
+- What a role may not do is told as SQL for who may, and what was done before stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, LiteralString, TypeAlias
+
+from psycopg import sql
+
+from cdc_outbox import ddl
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    GapFound,
+    MissingRight,
+    PublicationWrong,
+    SetupError,
+)
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import outbox, publication, slot, witness
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.server import Server, identity, require_able
+from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Blocker, Slot
+from cdc_outbox.postgres.witness import Witness
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.settings import Settings
+
+Statements: TypeAlias = sql.SQL | sql.Composed
+StepName: TypeAlias = Literal["table", "witness", "publication", "grants", "slot"]
+ONLY: Final[tuple[StepName, ...]] = ("table", "witness", "publication", "slot")
+"""The steps that can be asked for alone."""
+
+# Two processes that create the same thing at once: one of them gets one of these.
+_MADE_MEANWHILE: Final = frozenset({"42P07", "42710", "23505"})
+
+_PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
+_SCHEMA: Final[LiteralString] = "select from pg_catalog.pg_namespace where nspname = %s"
+_WITNESS: Final[LiteralString] = (
+    "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
+)
+_DATABASE: Final[LiteralString] = "select current_database()::text"
+_SESSION_ROLE: Final[LiteralString] = "select session_user::text"
+_GRANTED: Final[LiteralString] = """
+select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness', p))
+       and pg_catalog.has_schema_privilege(r.oid, 'public', 'usage')
+       and pg_catalog.has_database_privilege(r.oid, current_database(), 'connect'),
+       bool_and(r.rolcanlogin and (r.rolreplication or r.rolsuper
+         or exists (select from pg_catalog.pg_roles g
+                     where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member'))))
+  from pg_catalog.pg_roles r, unnest(array['select', 'insert', 'update', 'delete']) p
+ where r.rolname = %s
+ group by r.oid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """What `init` may do. `only`: these steps alone, all if empty. `backfill` false: rows that are there now are left out."""
+
+    create_table: bool = False
+    backfill: bool = True
+    failover: bool = True
+    only: frozenset[StepName] = frozenset()
+    role: str | None = None
+    wait: float = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one step: `object` is what it is about, `sql` what makes it."""
+
+    name: StepName
+    object: str
+    status: Literal["created", "existed", "failed"]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class InitReport:
+    """All steps in order, and the slot as it is now (None where it wasn't asked for)."""
+
+    steps: tuple[Step, ...]
+    slot: Slot | None
+
+
+def script(settings: Settings, options: InitOptions) -> str:
+    """Everything that `init` would do to an empty database, as SQL that psql runs as it is."""
+    chosen = _chosen(options)
+    parts: list[str] = []
+    if "table" in chosen:
+        parts += [_text(_table_sql(table)) for table in settings.outbox.tables]
+    if "witness" in chosen:
+        parts.append(_text(_witness_sql()))
+    if "publication" in chosen:
+        parts.append(_text(_publication_sql(settings)))
+    if "grants" in chosen and options.role is not None:
+        parts.append(_text(_role_sql(options.role)))
+    if "slot" in chosen:
+        parts.append(_text(_slot_sql(settings, options)))
+    return "\n\n".join(parts) + "\n"
+
+
+async def init(
+    settings: Settings,
+    options: InitOptions,
+    *,
+    told: Callable[[Step], None] = lambda step: None,
+    waiting: Callable[[Sequence[Blocker]], None] | None = None,
+) -> InitReport:
+    """Create what is missing. Safe to run twice, and by several processes at once.
+
+    `told` hears of each step when it is done or has failed; `waiting` of the transactions that the creation
+    of the slot waits for.
+
+    Raises MissingRight after all steps that don't need the missing ones; SetupError and its kin for what a
+    person must mend first; SlotBlocked when open transactions hold the slot up for too long; SlotBusy when
+    another process is at it; PostgresUnavailable.
+    """
+    owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
+    try:
+        return await _Init(settings, options, owner, told, waiting).run()
+    finally:
+        await owner.close()
+
+
+class _Init:
+    """One run. `owner` is the connection for what needs an owner; the slot is made on the relay's own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: InitOptions,
+        owner: Connection,
+        told: Callable[[Step], None],
+        waiting: Callable[[Sequence[Blocker]], None] | None,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.owner = owner
+        self.told = told
+        self.waiting = waiting
+        self.name = settings.postgres.slot
+        self.steps: list[Step] = []
+        self.refused: MissingRight | None = None
+
+    async def run(self) -> InitReport:
+        chosen = _chosen(self.options)
+        server = await identity(self.owner)
+        if server.in_recovery:
+            raise SetupError(
+                f"the server at {server.place} is a standby, and nothing can be created there",
+                next="name the primary with --dsn (and --admin-dsn)",
+            )
+        if "slot" in chosen:
+            await self.look()
+        if "table" in chosen:
+            for table in self.settings.outbox.tables:
+                await self.table(table)
+        if "witness" in chosen:
+            await self.witness()
+        if "publication" in chosen:
+            await self.publication()
+        relay: Connection | None = None
+        try:
+            if "grants" in chosen and self.options.role is not None:
+                await self.grants(self.options.role)
+            if "slot" in chosen and self.refused is None:
+                relay = await connect_control(self.settings.postgres, application_name=APPLICATION_NAME)
+                await self.same_server(relay, server)
+                if "grants" in chosen and self.options.role is None:
+                    await self.own_grants(relay)
+            if self.refused is not None:
+                raise self.refused
+            made = await self.slot(relay, server) if relay is not None else None
+        finally:
+            if relay is not None:
+                await relay.close()
+        return InitReport(tuple(self.steps), made)
+
+    def anew(self) -> str:
+        return (
+            f"cdc-outbox drop --slot {self.name}, then cdc-outbox init --slot {self.name}, which counts the "
+            "rows that may be missing"
+        )
+
+    async def look(self) -> None:
+        """Refuse before anything is done what no step can mend."""
+        there, pending = await slot.inspect_both(self.owner, self.name)
+        if there is not None:
+            slot.require(there, self.name)
+        elif pending is not None:
+            slot.usable(pending)
+
+    async def table(self, table: TableName) -> None:
+        statements = _table_sql(table)
+        if await outbox.columns(self.owner, table) is not None:
+            self.done("table", str(table), "existed", statements)
+            return
+        if not self.options.create_table and "table" not in self.options.only:
+            raise SetupError(
+                f"table {table} does not exist",
+                next="cdc-outbox init --create-table, or name your table with --table SCHEMA.NAME",
+            )
+        if not await execute(self.owner, _SCHEMA, (table.schema,)):
+            raise SetupError(
+                f"schema {quote(table.schema)} does not exist", next=f"create schema {quote(table.schema)};"
+            )
+        await self.make("table", str(table), statements)
+
+    async def witness(self) -> None:
+        statements = _witness_sql()
+        if await execute(self.owner, _WITNESS):
+            self.done("witness", witness.TABLE, "existed", statements)
+        else:
+            await self.make("witness", witness.TABLE, statements)
+
+    async def publication(self) -> None:
+        name = self.settings.postgres.publication
+        statements = _publication_sql(self.settings)
+        if self.refused is not None and any(
+            step.name == "table" and step.status == "failed" for step in self.steps
+        ):
+            self.done("publication", name, "failed", statements)
+            return
+        if not await execute(self.owner, _PUBLICATION, (name,)):
+            if await slot.inspect(self.owner, self.name) is not None:
+                raise PublicationWrong(
+                    f'the publication {quote(name)} does not exist, but the slot "{self.name}" does: '
+                    "it would stop at, or skip, what was written before the publication",
+                    next=self.anew(),
+                )
+            await self.make("publication", name, statements)
+            return
+        (await publication.look(self.owner, name, self.settings.outbox.tables)).require()
+        self.done("publication", name, "existed", statements)
+
+    async def grants(self, role: str) -> None:
+        statements = _role_sql(role)
+        able = False
+        if await execute(self.owner, _WITNESS):
+            found = await execute(self.owner, _GRANTED, (role,))
+            able = bool(found) and all(found[0])
+        if able:
+            self.done("grants", role, "existed", statements)
+        else:
+            await self.make("grants", role, statements)
+
+    async def own_grants(self, relay: Connection) -> None:
+        """Where the relay's role isn't the owner, it may need rights on the witness that nobody asked for."""
+        ((role,),) = await execute(relay, _SESSION_ROLE)
+        granted = await execute(relay, _GRANTED, (role,))
+        if not granted or not granted[0][0]:
+            await self.grants(str(role))
+
+    async def same_server(self, relay: Connection, server: Server) -> None:
+        other = await identity(relay)
+        places = [(await execute(each, _DATABASE))[0][0] for each in (self.owner, relay)]
+        if server.system_identifier != other.system_identifier or places[0] != places[1]:
+            raise SetupError(
+                f'--admin-dsn leads to database "{places[0]}" at {server.place}, --dsn to "{places[1]}" at '
+                f"{other.place}, which is not the same",
+                next="let both name the same server and database, with different roles",
+            )
+
+    async def slot(self, relay: Connection, server: Server) -> Slot:
+        statements = _slot_sql(self.settings, self.options)
+        try:
+            await require_able(relay)
+            async with slot.lock(relay, self.name, within=self.options.wait):
+                existed = await slot.inspect(relay, self.name) is not None
+                made = await self.named_slot(relay, server)
+        except MissingRight:
+            self.done("slot", self.name, "failed", statements)
+            raise
+        self.done("slot", self.name, "existed" if existed else "created", statements)
+        return made
+
+    async def named_slot(self, relay: Connection, server: Server) -> Slot:
+        """The slot under its name, from whatever an earlier run left; the caller holds the lock."""
+        there, pending = await slot.inspect_both(relay, self.name)
+        if there is not None:
+            there, _ = await slot.hand_over(relay, self.settings.postgres) if pending else (there, None)
+            return slot.require(there, self.name)
+        state = await publication.look(relay, self.settings.postgres.publication, self.settings.outbox.tables)
+        state.require()
+        row = await self.witness_row(relay)
+        counted = (
+            row is not None
+            and pending is not None
+            and row.system_identifier == server.system_identifier
+            and row.position == pending.confirmed_flush_lsn
+        )
+        if row is not None and not counted:
+            raise GapFound(
+                f'the witness knows a slot "{self.name}" that is gone: what was committed after '
+                f"{row.position} may not have been published",
+                next=f"to recover, {self.anew()}",
+            )
+        if pending is not None and (row is None or not _good(pending, row, state.identity)):
+            await self.discard(relay, pending, row)
+            counted = False
+        if not counted:
+            made = await self.counted_slot(relay)
+            await self.remember(relay, server, made, str(state.identity))
+        named, _ = await slot.hand_over(relay, self.settings.postgres)
+        return slot.require(named, self.name)
+
+    async def witness_row(self, relay: Connection) -> Witness | None:
+        try:
+            row = await witness.read(relay, self.name)
+        except MissingRight:
+            row = await witness.read(self.owner, self.name)
+        return row if isinstance(row, Witness) else None
+
+    async def discard(self, relay: Connection, pending: Slot, row: Witness | None) -> None:
+        """Remove what an interrupted run left and what is no good: nobody ever streamed from it."""
+        slot.usable(pending)
+        if row is not None:
+            await witness.delete(self.owner, self.name)
+        await slot.drop(relay, pending.name)
+
+    async def counted_slot(self, relay: Connection) -> Slot:
+        """A new pending slot with no row before it that may be unsent, or with leave to go on.
+
+        On any failure it is dropped: an abandoned slot fills the disk.
+        """
+        pending = await slot.create(
+            relay,
+            slot.pending_name(self.name),
+            failover=self.options.failover,
+            watcher=self.owner,
+            within=self.options.wait,
+            waiting=self.waiting,
+        )
+        if not self.options.backfill:
+            return pending
+        try:
+            for table in self.settings.outbox.tables:
+                await self.require_empty(table)
+        except BaseException:
+            with suppress(CdcOutboxError):
+                await slot.drop(relay, pending.name)
+            raise
+        return pending
+
+    async def require_empty(self, table: TableName) -> None:
+        columns = await outbox.columns(self.owner, table) or ()
+        try:
+            count = await outbox.count_unsent(self.owner, table, columns, self.settings.outbox)
+        except MissingRight as error:
+            raise MissingRight(
+                f"the rows of {table} that may be unsent can't be counted: {error}",
+                next="name a role that may read the table with --admin-dsn, or leave its rows out: "
+                f"cdc-outbox init --no-backfill --slot {self.name}",
+            ) from error
+        if count:
+            raise SetupError(
+                f"{table} holds {count} {'row' if count == 1 else 'rows'} from before the slot that may be "
+                "unpublished, and publishing such rows is not supported yet",
+                next="let the old relay publish them and mark or delete them, then run init again; or leave "
+                f"them out: cdc-outbox init --no-backfill --slot {self.name}",
+            )
+
+    async def remember(self, relay: Connection, server: Server, pending: Slot, identity_text: str) -> None:
+        """Write the witness row with the slot's start, if there is the table."""
+        if not await execute(relay, _WITNESS) or pending.confirmed_flush_lsn is None:
+            return
+        row = Witness(
+            slot=self.name,
+            system_identifier=server.system_identifier,
+            timeline=server.timeline or 1,
+            position=pending.confirmed_flush_lsn,
+            publication=identity_text,
+        )
+        try:
+            await witness.write(relay, row)
+        except MissingRight:
+            try:
+                await witness.write(self.owner, row)
+            except MissingRight:
+                await slot.drop(relay, pending.name)
+                raise
+
+    async def make(self, name: StepName, object_: str, statements: Statements) -> None:
+        """Run a step's statements. A missing right is kept for the end; others at work are no failure."""
+        try:
+            await execute(self.owner, statements, stage="create", within=WAIT)
+        except MissingRight as error:
+            self.done(name, object_, "failed", statements)
+            self.refuse(error)
+            return
+        except CdcOutboxError as error:
+            if getattr(error.__cause__, "sqlstate", None) not in _MADE_MEANWHILE:
+                self.done(name, object_, "failed", statements)
+                raise
+            self.done(name, object_, "existed", statements)
+            return
+        self.done(name, object_, "created", statements)
+
+    def refuse(self, error: MissingRight) -> None:
+        failed = [step.name for step in self.steps if step.status == "failed"]
+        role = self.owner.info.user
+        first = self.refused.__cause__ if self.refused is not None else error
+        self.refused = MissingRight(
+            f"the role {quote(role)} may not make: {', '.join(failed)} ({first})",
+            next="run that SQL as an owner (cdc-outbox init --print-sql prints it), or name an owner's "
+            "connection with --admin-dsn; then run the same command again",
+        )
+        self.refused.__cause__ = first
+
+    def done(
+        self,
+        name: StepName,
+        object_: str,
+        status: Literal["created", "existed", "failed"],
+        statements: Statements,
+    ) -> None:
+        step = Step(name, object_, status, _text(statements))
+        self.steps.append(step)
+        self.told(step)
+
+
+def _good(pending: Slot, row: Witness, identity: Identity | None) -> bool:
+    """Whether a counted pending slot still has its WAL, and its publication from its start on."""
+    if pending.lost or identity is None or row.publication is None:
+        return False
+    return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
+
+
+def _chosen(options: InitOptions) -> frozenset[StepName]:
+    if not options.only:
+        return frozenset({*ONLY, "grants"})
+    return options.only | {"grants"} if options.role is not None else options.only
+
+
+def _table_sql(table: TableName) -> sql.Composed:
+    return sql.SQL(ddl.read("outbox")).format(table=sql.Identifier(table.schema, table.name))
+
+
+def _witness_sql() -> sql.SQL:
+    return sql.SQL(ddl.read("witness"))
+
+
+def _publication_sql(settings: Settings) -> sql.Composed:
+    tables = [sql.Identifier(table.schema, table.name) for table in settings.outbox.tables]
+    return sql.SQL(ddl.read("publication")).format(
+        publication=sql.Identifier(settings.postgres.publication), tables=sql.SQL(", ").join(tables)
+    )
+
+
+def _role_sql(role: str) -> sql.Composed:
+    return sql.SQL(ddl.read("role")).format(role=sql.Identifier(role), role_name=sql.Literal(role))
+
+
+def _slot_sql(settings: Settings, options: InitOptions) -> sql.Composed:
+    return slot.creation(settings.postgres.slot, failover=options.failover, within=options.wait)
+
+
+def _text(statements: Statements) -> str:
+    return statements.as_string().strip()

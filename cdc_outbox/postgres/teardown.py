@@ -1,0 +1,132 @@
+"""The steps of `drop`: slot, pending slot, witness row, publication, whatever there is of them.
+
+The slot goes first: as long as somebody streams from it nothing is removed, and decoding never meets a
+publication that is gone. A witness row without a slot would look like a lost slot, so it goes next; an
+interrupted `drop` is finished by the next one. All happens under the slot's advisory lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import MissingRight, SlotBusy
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import slot, witness
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.slot import Slot
+from cdc_outbox.postgres.witness import Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.settings import PostgresSettings
+
+APPLICATION_NAME: Final = "cdc-outbox drop"
+
+_PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
+_BEHIND: Final[LiteralString] = """
+select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
+         then pg_catalog.pg_last_wal_replay_lsn() else pg_catalog.pg_current_wal_insert_lsn() end, %s::pg_lsn))::int8
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What there is to remove. `unconfirmed`: bytes of WAL that the slot's reader hasn't confirmed."""
+
+    slot: Slot | None
+    pending: Slot | None
+    witness: bool
+    publication: bool
+    unconfirmed: int | None
+
+    @property
+    def nothing(self) -> bool:
+        return self.slot is None and self.pending is None and not self.witness and not self.publication
+
+
+async def drop(
+    settings: PostgresSettings,
+    *,
+    confirm: Callable[[Standing], bool],
+    told: Callable[[str], None],
+) -> Standing:
+    """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone.
+
+    Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
+    MissingRight, with the SQL for the owner, after all that needs no owner.
+    """
+    relay = await connect_control(settings, application_name=APPLICATION_NAME)
+    try:
+        standing = await _look(relay, settings)
+        if standing.nothing or not confirm(standing):
+            return standing
+        owner = await connect_control(settings, application_name=APPLICATION_NAME, admin=True)
+        try:
+            async with slot.lock(relay, settings.slot):
+                await _drop(relay, owner, settings, standing, told)
+        finally:
+            await owner.close()
+        return standing
+    finally:
+        await relay.close()
+
+
+async def _look(relay: Connection, settings: PostgresSettings) -> Standing:
+    there, pending = await slot.inspect_both(relay, settings.slot)
+    unconfirmed = None
+    for each in (there, pending):
+        if each is None:
+            continue
+        slot.usable(each)
+        if each.active:
+            raise _busy(each)
+    if there is not None and there.confirmed_flush_lsn is not None:
+        ((unconfirmed,),) = await execute(relay, _BEHIND, (str(there.confirmed_flush_lsn),))
+    try:
+        row = isinstance(await witness.read(relay, settings.slot), Witness)
+    except MissingRight:
+        row = True
+    found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
+    return Standing(there, pending, row, found, unconfirmed)
+
+
+async def _drop(
+    relay: Connection,
+    owner: Connection,
+    settings: PostgresSettings,
+    standing: Standing,
+    told: Callable[[str], None],
+) -> None:
+    for name in (settings.slot, slot.pending_name(settings.slot)):
+        if await slot.drop(relay, name):
+            told(f'slot "{name}"')
+    try:
+        await witness.delete(relay, settings.slot)
+    except MissingRight:
+        await witness.delete(owner, settings.slot)
+    if standing.witness:
+        told(f'witness row "{settings.slot}"')
+    if not await execute(owner, _PUBLICATION, (settings.publication,)):
+        return
+    statement = sql.SQL("drop publication if exists {}").format(sql.Identifier(settings.publication))
+    try:
+        await execute(owner, statement, stage="drop")
+    except MissingRight as error:
+        raise MissingRight(
+            f"the role {quote(owner.info.user)} may not drop the publication {quote(settings.publication)}: "
+            f"{error}",
+            next=f"as its owner: drop publication {quote(settings.publication)}; or name the owner's connection "
+            "with --admin-dsn",
+        ) from error
+    told(f"publication {quote(settings.publication)}")
+
+
+def _busy(found: Slot) -> SlotBusy:
+    return SlotBusy(
+        f'the slot "{found.name}" is in use' + (f" by pid {found.active_pid}" if found.active_pid else ""),
+        next="stop the process that streams from it, then run the same command again",
+    )
