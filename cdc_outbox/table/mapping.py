@@ -107,7 +107,8 @@ class Plan:
         self.needed = needed
         self.optional = optional
         self.shape = shape
-        self._id = layout.id
+        self.layout = layout
+        """Where each part of the event is in a row."""
         self.encode = self._guard(encode, tuple(rules))
 
     encode: Callable[[Values, int, int, int], Encoded | str]
@@ -133,6 +134,8 @@ class Plan:
     def _poison(self, unfit: Unfit, values: Values, lsn: int, seq: int) -> PoisonEvent:
         event_id = self.event_id(values)
         shown = "without an id" if event_id is None else event_id[:200]
+        if not shown.isprintable():
+            shown = ascii(shown)
         return PoisonEvent(
             f"event {shown} of {self.table} at {LSN(lsn)}, row {seq}, can't be published: {unfit}",
             next=unfit.next,
@@ -144,7 +147,7 @@ class Plan:
 
     def event_id(self, values: Values) -> str | None:
         """The event's id as PostgreSQL prints it."""
-        return _text(values[self._id.at])
+        return _text(values[self.layout.id.at])
 
     def raw(self, values: Values) -> dict[str, str | None]:
         """The whole row: column → text as PostgreSQL prints it."""
@@ -272,7 +275,7 @@ class _Compiler:
                 if self.previous is None or self.previous.shape.find(name) is None
                 else f"column {name!r} of {self.table}, which {setting} names, was dropped or renamed",
                 next=f"name one of the columns that arrive: {', '.join(self.shape.names)} "
-                "(PostgreSQL's stream leaves out generated columns)",
+                "(generated columns, and those outside the publication's column list, do not)",
             )
         self.used.add(field.at)
         return field

@@ -92,7 +92,7 @@ def _not_an_object(column: str) -> Unfit:
     return Unfit(
         "headers",
         f"column {column} isn't a JSON object",
-        f"write an object or NULL into {column}, {LEAVE_OUT}",
+        f"write an object or NULL into {column}, or {LEAVE_OUT}",
     )
 
 
@@ -110,9 +110,10 @@ def _walk(raw: bytes, column: str) -> dict[str, bytes | None]:
         if text[at : at + 1] == "}":
             return _ended(members, text, at)
         while True:
+            quoted = text[at : at + 1] == '"'
             name, at = _scan(text, at)
             at = _skip(text, at)
-            if not isinstance(name, str) or text[at : at + 1] != ":":
+            if not quoted or text[at : at + 1] != ":":
                 raise ValueError("not a member")
             start = _skip(text, at + 1)
             value, end = _scan(text, start)
@@ -128,7 +129,7 @@ def _walk(raw: bytes, column: str) -> dict[str, bytes | None]:
         problem = f"a name or text in column {column} isn't valid Unicode"
     except (ValueError, RecursionError):
         problem = f"column {column} isn't JSON that can be read"
-    raise Unfit("headers", problem, f"write a JSON object or NULL into {column}, {LEAVE_OUT}")
+    raise Unfit("headers", problem, f"write a JSON object or NULL into {column}, or {LEAVE_OUT}")
 
 
 def _skip(text: str, at: int) -> int:

@@ -15,7 +15,7 @@ import orjson
 
 from cdc_outbox.table.unfit import Unfit
 
-_INDEX: Final = re.compile(r"0|[1-9][0-9]*\Z")
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 _REMEDY: Final = "name another source with --key, or give up keys with --key none"
 
@@ -60,11 +60,9 @@ def compile(pointer: str) -> Callable[[bytes], bytes | None]:  # noqa: A001 - as
             return _find_exactly(raw, tokens)
         if isinstance(found, str):
             return found.encode()
-        if found is None:
-            return None
-        if isinstance(found, int) and found is not True and found != 0:
-            return b"%d" % found
-        return _find_exactly(raw, tokens)
+        if isinstance(found, float) or (found == 0 and found is not False):
+            return _find_exactly(raw, tokens)  # 1e2, 12345678901234567890123 and -0 keep their spelling
+        return _spell(found)
 
     return find
 
@@ -73,7 +71,7 @@ def _walk(document: object, tokens: tuple[str, ...]) -> object:
     for token in tokens:
         if isinstance(document, dict):
             document = document.get(token)
-        elif isinstance(document, list) and _INDEX.match(token) and len(token) < 10:
+        elif isinstance(document, list) and _INDEX.fullmatch(token):
             index = int(token)
             document = document[index] if index < len(document) else None
         else:
@@ -85,17 +83,22 @@ def _find_exactly(raw: bytes, tokens: tuple[str, ...]) -> bytes | None:
     try:
         # In a SQL_ASCII database a text may hold any bytes; they pass as they are.
         found = _walk(_exact.decode(raw.decode("utf-8", "surrogateescape")), tokens)
+        if isinstance(found, str):
+            return found.encode("utf-8", "surrogateescape")
+    except UnicodeError:
+        problem = "the payload's member that should be the key isn't valid Unicode"
     except (ValueError, RecursionError):
-        raise Unfit("key", "the payload isn't JSON that a key can be taken from", _REMEDY) from None
+        problem = "the payload isn't JSON that a key can be taken from"
+    else:
+        return _spell(found)
+    raise Unfit("key", problem, _REMEDY)
+
+
+def _spell(found: object) -> bytes | None:
     if found is None:
         return None
     if isinstance(found, bool):
         return b"true" if found else b"false"
-    if not isinstance(found, str):
-        raise Unfit("key", "the payload's member that should be the key is an object or an array", _REMEDY)
-    try:
-        return found.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise Unfit(
-            "key", "the payload's member that should be the key isn't valid Unicode", _REMEDY
-        ) from None
+    if isinstance(found, int):
+        return b"%d" % found
+    raise Unfit("key", "the payload's member that should be the key is an object or an array", _REMEDY)

@@ -8,9 +8,7 @@ from __future__ import annotations
 from cdc_outbox.event import Encoded, Headers, Values
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.unfit import LEAVE_OUT, Unfit
-from cdc_outbox.table.values import Field, Reader, epoch_us, integer
-
-_LAST_MS = 1 << 62
+from cdc_outbox.table.values import NEVER, Field, Reader, epoch_us, integer
 
 
 def compile(layout: Layout) -> Encode:  # noqa: A001 - as in re.compile
@@ -90,7 +88,7 @@ def _keyless(layout: Layout) -> Unfit:
     return Unfit(
         "key",
         f"it has no key: {layout.key_described} is NULL or missing",
-        f"name another source with --key, give up keys (and order) with --key none, {LEAVE_OUT}",
+        f"name another source with --key, give up keys (and order) with --key none, or {LEAVE_OUT}",
     )
 
 
@@ -103,10 +101,10 @@ def _timestamp(field: Field, values: Values, commit_us: int) -> int:
     """Milliseconds of the timestamp column; the commit's where it is NULL."""
     raw = values[field.at]
     moment = commit_us if raw is None else epoch_us(raw, field.name)
-    if not 0 <= moment < _LAST_MS:
+    if not 0 <= moment < NEVER:
         raise Unfit(
             "timestamp",
             f"its {field.name} is no time that Kafka takes: from 1970 to 9999",
-            f"leave the timestamp to the commit, without outbox.columns.timestamp, {LEAVE_OUT}",
+            f"leave the timestamp to the commit, without outbox.columns.timestamp, or {LEAVE_OUT}",
         )
     return moment // 1000

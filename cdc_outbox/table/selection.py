@@ -51,7 +51,7 @@ def bus(field: Field, accepted: Collection[str], others: dict[str, None]) -> Rul
             return None
         if value not in seen and len(seen) < _REMEMBERED:
             seen.add(value)
-            others["NULL" if value is None else value.decode("utf-8", "backslashreplace")] = None
+            others["NULL" if value is None else value[:200].decode("utf-8", "backslashreplace")] = None
         return "bus"
 
     return rule

@@ -44,11 +44,6 @@ def parse(text: str) -> list[tuple[str, str]]:
     return [*pieces, (literal, "")] if literal or not pieces else pieces
 
 
-def names(text: str) -> list[str]:
-    """The names in braces, in order."""
-    return [name for _, name in parse(text) if name]
-
-
 def resolve(text: str, find: Callable[[str], Field]) -> list[Part]:
     """The template's parts, with `find` naming the field of each placeholder."""
     parts: list[Part] = []

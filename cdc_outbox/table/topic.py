@@ -18,7 +18,7 @@ from cdc_outbox.table.unfit import LEAVE_OUT, Unfit
 from cdc_outbox.table.values import Field
 
 _LEGAL: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}\Z")
-_REMEDY: Final = f"make legal names with --topic TEMPLATE, {LEAVE_OUT}"
+_REMEDY: Final = f"make legal names with --topic TEMPLATE, or {LEAVE_OUT}"
 _KNOWN: Final = 4096
 
 

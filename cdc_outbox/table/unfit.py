@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LEAVE_OUT: Final = "or leave such rows out with --only COLUMN=VALUE"
+LEAVE_OUT: Final = "leave such rows out with --only COLUMN=VALUE"
 
 
 class Unfit(Exception):

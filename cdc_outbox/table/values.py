@@ -39,7 +39,8 @@ TIMES: Final = frozenset({TIMESTAMP, TIMESTAMPTZ})
 DOCUMENTS: Final = frozenset({JSON, JSONB}) | TEXTUAL
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NEVER: Final = 1 << 63
+NEVER: Final = 1 << 63
+"""The time of `infinity` and of years that no consumer can read."""
 
 Reader: TypeAlias = Callable[[bytes], bytes]
 
@@ -69,7 +70,7 @@ def bytea(raw: bytes, column: str) -> bytes:
             return unhexlify(raw[2:])
         except ValueError:
             pass
-    raise Unfit("column", f"column {column} is bytea, but not printed in hex", LEAVE_OUT[3:])
+    raise Unfit("column", f"column {column} is bytea, but not printed in hex", LEAVE_OUT)
 
 
 def integer(raw: bytes, column: str) -> int:
@@ -77,7 +78,7 @@ def integer(raw: bytes, column: str) -> int:
     digits = raw[1:] if raw[:1] == b"-" else raw
     # Beyond 20 digits it is no int8, and Python would refuse very long ones with an error of its own.
     if not digits.isdigit() or len(digits) > 20:
-        raise Unfit("column", f"column {column} is not an integer", LEAVE_OUT[3:])
+        raise Unfit("column", f"column {column} is not an integer", LEAVE_OUT)
     return int(raw)
 
 
@@ -85,7 +86,7 @@ def epoch_us(raw: bytes, column: str) -> int:
     """Microseconds since 1970 of `2024-01-17 13:14:10.25+00`, or of an integer in seconds or milliseconds.
 
     Without an offset the time is UTC. An integer below 10^11 is seconds (until the year 5138), one below
-    10^14 milliseconds. Infinity is `sys.maxsize`-like: beyond every time, or before every time.
+    10^14 milliseconds. Infinity and years beyond 9999 are NEVER, -infinity and years before Christ -NEVER.
     """
     try:
         moment = datetime.fromisoformat(raw.decode("ascii"))
@@ -99,14 +100,14 @@ def epoch_us(raw: bytes, column: str) -> int:
 
 def _odd_epoch_us(raw: bytes, column: str) -> int:
     if raw == b"infinity":
-        return _NEVER
+        return NEVER
     if raw == b"-infinity" or (raw[-3:] == b" BC" and raw[:4].isdigit()):
-        return -_NEVER
+        return -NEVER
     if raw[:5].isdigit() and b"-" in raw[5:8]:  # years beyond 9999
-        return _NEVER
+        return NEVER
     number = integer(raw, column)
     if abs(number) < 100_000_000_000:
         return number * 1_000_000
     if abs(number) < 100_000_000_000_000:
         return number * 1_000
-    raise Unfit("column", f"column {column} is neither seconds nor milliseconds since 1970", LEAVE_OUT[3:])
+    raise Unfit("column", f"column {column} is neither seconds nor milliseconds since 1970", LEAVE_OUT)

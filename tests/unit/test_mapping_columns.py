@@ -1,0 +1,213 @@
+"""Which columns are recognised, what is missing, and what a change of the table means for a running relay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Dict
+from typing import Any
+
+import pytest
+
+from cdc_outbox.errors import MappingError
+from cdc_outbox.event import TableName
+from cdc_outbox.table.mapping import Mapping, NoKey, Plan
+from cdc_outbox.table.recognise import NAMES, Shape
+from tests.unit.mapped import (
+    BYTEA,
+    DEFAULT,
+    ENUM,
+    EVENT,
+    INT4,
+    JSONB,
+    NUMERIC,
+    TABLE_B,
+    TABLE_C,
+    TEXT,
+    UUID,
+    Mapped,
+    relation,
+    settings,
+)
+
+EVERY = [(role, name) for role, names in NAMES.items() for name in names]
+
+
+@pytest.mark.parametrize(("role", "name"), EVERY)
+def test_every_usual_name_is_recognised_whatever_its_case(role: str, name: str):
+    for spelled in (name, name.upper(), name.title()):
+        field = Shape(relation({"x": TEXT, spelled: JSONB}).columns).recognise(role)
+        assert field is not None
+        assert (field.name, field.at) == (spelled, 1)
+
+
+@pytest.mark.parametrize("role", NAMES)
+def test_the_order_of_the_list_wins_not_that_of_the_table(role: str):
+    columns = dict.fromkeys(reversed(NAMES[role]), JSONB)
+    field = Shape(relation(columns).columns).recognise(role)
+    assert field is not None
+    assert field.name == NAMES[role][0]
+
+
+def test_an_exact_name_comes_before_one_in_capitals():
+    assert Shape(relation({"ID": TEXT, "id": TEXT}).columns).recognise("id").at == 1  # type: ignore[union-attr]
+
+
+def test_a_configured_column_comes_first():
+    columns = {**DEFAULT, "Doc": JSONB, "Kind": TEXT}
+    mapped = Mapped(columns, columns={"payload": "Doc", "aggregate_type": "kind"})
+    encoded = mapped.encode(Doc="[]", Kind="Cart")
+    assert (encoded[0], encoded[3]) == ("outbox.event.Cart", b"[]")
+    assert mapped.plan.summary["payload"] == ("Doc", "configured")
+    assert mapped.plan.ignored == ("aggregate_type", "payload")
+
+
+def test_which_relations_are_ours():
+    mapping = Mapping(settings(tables=(TableName("public", "Outbox"), TableName("app", "events"))), "s")
+    assert mapping.wants(relation({}, name="Outbox"))
+    assert not mapping.wants(relation({}, name="outbox"))
+    assert not mapping.wants(relation({}, name="events"))
+
+
+@pytest.mark.parametrize("columns", [TABLE_B, TABLE_C])
+def test_a_table_without_aggregate_id_asks_for_a_key(columns: dict[str, int]):
+    with pytest.raises(NoKey, match=r"public\.outbox has no aggregate id") as caught:
+        Mapped(columns)
+    assert caught.value.exit_code == 78
+    for way_out in ("--key COLUMN", "payload:/", "--key none"):
+        assert way_out in caught.value.next
+
+
+WRONG: list[tuple[str, Dict[str, int], dict[str, object], str, str]] = [
+    ("no topic", {"id": UUID, "aggregate_id": TEXT, "payload": JSONB}, {}, "topic", "--topic"),
+    ("no payload", {"id": UUID, "topic": TEXT, "aggregate_id": TEXT}, {}, "payload", "--column payload="),
+    (
+        "no id",
+        {"topic": TEXT, "aggregate_id": TEXT, "payload": JSONB},
+        {},
+        "recognised as id",
+        "--column id=",
+    ),
+    ("column", DEFAULT, {"columns": {"id": "nix"}}, "'nix'.*outbox.columns.id", "aggregate_type"),
+    ("key column", DEFAULT, {"key": "nix"}, "'nix'.*outbox.key", "aggregate_id"),
+    ("key constant", DEFAULT, {"key": "{{x}}"}, "same for all rows", "--key none"),
+    ("key brace", DEFAULT, {"key": "{id"}, "brace at character 1", "--key"),
+    ("key placeholder", DEFAULT, {"key": "{nix}"}, "'nix'.*outbox.key", "aggregate_id"),
+    ("pointer", DEFAULT, {"key": "payload:id"}, "begins with a slash", "payload:/"),
+    ("pointer tilde", DEFAULT, {"key": "payload:/a~2"}, "tilde", "payload:/"),
+    ("pointer without payload", {"id": UUID, "topic": TEXT}, {"key": "payload:/a"}, "payload", "--column"),
+    ("topic brace", DEFAULT, {"topic": "a}"}, "character 2", "--topic"),
+    ("topic empty brace", DEFAULT, {"topic": "a{}"}, "character 2", "--topic"),
+    ("topic nested brace", DEFAULT, {"topic": "{a{id}"}, "character 1", "--topic"),
+    ("topic placeholder", DEFAULT, {"topic": "{nix}"}, "'nix'.*outbox.topic", "aggregate_type"),
+    ("topic fixed illegal", DEFAULT, {"topic": "a b"}, "'a b' is illegal", "--topic"),
+    ("topic empty", DEFAULT, {"topic": ""}, "illegal", "--topic"),
+    ("only", DEFAULT, {"only": {"nix": ("a",)}}, "'nix'.*outbox.only", "id"),
+    ("header column", DEFAULT, {"headers": (("x", "nix"),)}, r"'nix'.*outbox\.header\.x", "id"),
+    ("header cdc", DEFAULT, {"headers": (("cdc.x", "id"),)}, r"cdc\.x", "another"),
+    ("header id", DEFAULT, {"headers": (("id", "event_type"),)}, "header id", "--column id=event_type"),
+    ("header twice", DEFAULT, {"headers": (("x", "id"), ("x", "payload"))}, "twice", "outbox.header"),
+    ("static cdc", DEFAULT, {"static_headers": (("cdc.x", "1"),)}, r"cdc\.x", "another"),
+    ("static id", DEFAULT, {"static_headers": (("id", "1"),)}, "header id", "another"),
+    ("static type", DEFAULT, {"static_headers": (("type", "1"),)}, "header type", "another"),
+    ("headers type", {**DEFAULT, "h": BYTEA}, {"columns": {"headers": "h"}}, "column h", "--column headers="),
+    ("timestamp type", {**DEFAULT, "t": NUMERIC}, {"columns": {"timestamp": "t"}}, "column t", "timestamp="),
+    ("partition type", {**DEFAULT, "p": TEXT}, {"columns": {"partition": "p"}}, "column p", "partition="),
+    ("profile", DEFAULT, {"profile": "nix"}, "'nix'", "auto"),
+]
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "message", "remedy"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
+)
+def test_what_settings_and_table_cannot_answer(
+    columns: dict[str, int], changes: dict[str, Any], message: str, remedy: str
+):
+    with pytest.raises(MappingError, match=message) as caught:
+        Mapped(columns, **changes)
+    assert remedy in caught.value.next
+    assert "\n" not in str(caught.value) + caught.value.next
+
+
+def test_types_made_by_users_are_taken_at_their_word():
+    mapped = Mapped({**DEFAULT, "p": ENUM, "h": ENUM}, columns={"partition": "p", "headers": "h"})
+    assert mapped.encode(p="2", h='{"a": "1"}')[1] == 2
+
+
+# F14: the table changes while we run
+
+
+def plans(before: dict[str, int], after: dict[str, int], **changes: object) -> tuple[Plan, Plan]:
+    mapping = Mapping(settings(**changes), "s")
+    first = mapping.plan(relation(before))
+    return first, mapping.plan(relation(after), first)
+
+
+def without(*names: str) -> dict[str, int]:
+    return {name: oid for name, oid in DEFAULT.items() if name not in names}
+
+
+@pytest.mark.parametrize("role", ["id", "aggregate_type", "aggregate_id", "payload"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_needed_column_that_is_gone_is_named(role: str, renamed: bool):
+    after = (
+        {("new" if name == role else name): oid for name, oid in DEFAULT.items()}
+        if renamed
+        else without(role)
+    )
+    with pytest.raises(
+        MappingError, match=rf"column {role} of public\.outbox, .* was dropped or renamed"
+    ) as caught:
+        plans(DEFAULT, after)
+    assert f"--column {role}=NEW,{role}" in caught.value.next
+
+
+def test_the_remedy_for_a_renamed_column_reads_old_and_new_rows():
+    columns = {"aggregate_id": "entity,aggregate_id"}
+    old = Mapped(columns=columns)
+    new = Mapped({("entity" if n == "aggregate_id" else n): o for n, o in DEFAULT.items()}, columns=columns)
+    assert old.key() == b"order-17"
+    assert new.key(entity="order-18") == b"order-18"
+
+
+def test_a_topic_column_that_is_gone_does_not_silently_change_topics():
+    with pytest.raises(MappingError, match=r"column topic of"):
+        plans({**DEFAULT, "topic": TEXT}, DEFAULT)
+
+
+def test_a_bus_column_that_is_gone_does_not_silently_send_all_rows():
+    with pytest.raises(MappingError, match="column bus of"):
+        plans({**DEFAULT, "bus": TEXT}, DEFAULT)
+
+
+def test_another_id_does_not_silently_take_the_place_of_one_that_is_gone():
+    with pytest.raises(MappingError, match="column event_id of"):
+        plans({"event_id": UUID, **DEFAULT}, DEFAULT)
+
+
+def test_a_configured_column_that_is_gone_is_named():
+    with pytest.raises(MappingError, match=r"'note' of .*outbox.header.note.* was dropped or renamed"):
+        plans({**DEFAULT, "note": TEXT}, DEFAULT, headers=(("note", "note"),))
+
+
+def test_a_column_renamed_to_another_usual_name_goes_on():
+    after = {("entity_id" if name == "aggregate_id" else name): oid for name, oid in DEFAULT.items()}
+    _, plan = plans(DEFAULT, after)
+    assert plan.summary["key"] == ("entity_id", "recognised")
+
+
+def test_added_columns_are_taken_up():
+    before, after = plans(without("headers"), DEFAULT)
+    assert "headers" not in before.summary
+    assert after.summary["headers"] == ("headers", "recognised")
+    _, after = plans(DEFAULT, {"event_id": UUID, **DEFAULT})
+    assert after.summary["id"] == ("event_id", "recognised")
+
+
+def test_optional_columns_that_are_gone_are_told():
+    before, after = plans(DEFAULT, without("event_type", "event_version", "created_at"))
+    assert after.lost(before) == ("type", "version", "created_at")
+
+
+def test_columns_are_found_by_name_wherever_they_stand():
+    mapped = Mapped(dict(reversed(DEFAULT.items())))
+    assert mapped.encode()[2:4] == (b"order-17", EVENT["payload"].encode())
+    assert Mapped({"extra": INT4, **DEFAULT}).encode(extra="1")[2] == b"order-17"

@@ -1,0 +1,139 @@
+"""Which rows are left out, under which word, and which can't wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc_outbox.errors import PoisonEvent
+from cdc_outbox.table.recognise import Shape
+from tests.unit.mapped import (
+    BOOL,
+    DEFAULT,
+    ENUM,
+    INT4,
+    INT8,
+    TABLE_A,
+    TABLE_B,
+    TABLE_C,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    Mapped,
+    relation,
+)
+
+ROW_A = {"id": "1", "topic": "orders", "aggregate_id": "o-1", "payload": "{}"}
+
+
+def test_rows_for_another_bus_are_left_out_and_each_bus_is_told_once():
+    mapped = Mapped(TABLE_B, key="none", row={"topic": "t", "payload": "{}"})
+    mapped.encode(bus="kafka")
+    for bus in ("nats", "nats", None, "Kafka", ""):
+        assert mapped.result(bus=bus) == "bus"
+    assert list(mapped.plan.other_buses) == ["nats", "NULL", "Kafka", ""]
+    mapped.plan.other_buses.clear()
+    assert mapped.result(bus="nats") == "bus"
+    assert not mapped.plan.other_buses
+
+
+def test_only_changes_which_bus_is_ours():
+    mapped = Mapped(
+        TABLE_B, key="none", row={"topic": "t", "payload": "{}"}, only={"Bus": ("events", "kafka")}
+    )
+    mapped.encode(bus="events")
+    mapped.encode(bus="kafka")
+    assert mapped.result(bus="nats") == "bus"
+
+
+def test_a_row_for_another_bus_is_never_poison():
+    mapped = Mapped({**DEFAULT, "bus": TEXT})
+    assert mapped.result(bus="nats", aggregate_id=None, aggregate_type="a b") == "bus"
+
+
+def test_only():
+    mapped = Mapped(
+        {**DEFAULT, "region": TEXT, "live": BOOL}, only={"region": ("eu", "us"), "live": ("true",)}
+    )
+    mapped.encode(region="eu", live="t")
+    mapped.encode(region="us", live="t")
+    assert mapped.result(region="asia", live="t") == "only"
+    assert mapped.result(region=None, live="t") == "only"
+    assert mapped.result(region="eu", live="f") == "only"
+
+
+@pytest.mark.parametrize("word", ["sent", "published", "processed", "delivered", "done", "completed", "SENT"])
+def test_a_status_that_means_sent(word: str):
+    assert Mapped(TABLE_A, row=ROW_A).result(status=word) == "sent"
+    assert Mapped({**TABLE_A, "status": ENUM}, row=ROW_A).result(status=word) == "sent"
+
+
+@pytest.mark.parametrize("word", ["pending", "failed", "processing", "new", "", None])
+def test_a_status_that_means_not_sent(word: str | None):
+    Mapped(TABLE_A, row=ROW_A).encode(status=word)
+
+
+def test_a_status_decides_alone():
+    Mapped(TABLE_A, row=ROW_A).encode(status="pending", sent_at="2024-01-17 13:14:10+00")
+
+
+@pytest.mark.parametrize("name", ["sent_at", "processed_at", "published_at"])
+def test_without_a_status_a_time_means_sent(name: str):
+    mapped = Mapped({**DEFAULT, name: TIMESTAMPTZ})
+    assert mapped.result(**{name: "2024-01-17 13:14:10+00"}) == "sent"
+    mapped.encode(**{name: None})
+
+
+def test_a_status_of_a_strange_type_is_somebody_elses():
+    mapped = Mapped({**DEFAULT, "status": INT4, "sent_at": TEXT})
+    mapped.encode(status="1", sent_at="yes")
+    assert mapped.plan.ignored == ("status", "sent_at")
+
+
+def test_the_rule_is_known_to_those_who_count_rows():
+    sent = Shape(relation(TABLE_A).columns).sent()
+    assert sent is not None
+    assert (sent.field.name, sent.by) == ("status", "word")
+    sent = Shape(relation(TABLE_C).columns).sent()
+    assert sent is not None
+    assert (sent.field.name, sent.by) == ("sent_at", "time")
+    assert Shape(relation(DEFAULT).columns).sent() is None
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "text"),
+    [
+        (TIMESTAMPTZ, "2024-01-17 13:14:10.251+00"),
+        (TIMESTAMP, "2024-01-17 13:14:11"),
+        (TIMESTAMPTZ, "infinity"),
+        (TIMESTAMPTZ, "12024-01-17 13:14:10+00"),
+        (INT8, "1705497251"),
+        (INT8, "1705497250251"),
+    ],
+)
+def test_a_row_that_is_due_later_is_poison_or_sent_at_once(type_oid: int, text: str):
+    for name in ("next_run_at", "available_at"):
+        columns = {**DEFAULT, name: type_oid}
+        with pytest.raises(PoisonEvent, match=name) as caught:
+            Mapped(columns).encode(**{name: text})
+        assert caught.value.reason == "scheduled"
+        assert 'outbox.scheduled = "ignore"' in caught.value.next
+        Mapped(columns, scheduled="ignore").encode(**{name: text})
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "text"),
+    [
+        (TIMESTAMPTZ, "2024-01-17 13:14:10.250999+00"),
+        (TIMESTAMPTZ, "-infinity"),
+        (TIMESTAMPTZ, "0044-03-15 00:00:00+00 BC"),
+        (INT8, "0"),
+        (TIMESTAMPTZ, None),
+        (TEXT, "whenever"),
+    ],
+)
+def test_a_row_that_is_due_goes_out(type_oid: int, text: str | None):
+    Mapped({**DEFAULT, "available_at": type_oid}).encode(available_at=text)
+
+
+def test_a_sent_row_may_be_scheduled():
+    assert Mapped(TABLE_A, row=ROW_A).result(status="sent", next_run_at="infinity") == "sent"
