@@ -25,7 +25,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from cdc_outbox.errors import PostgresUnavailable, UsageError
+from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import refusal, sqlstate
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
 
+OLDEST: Final = 140000
 CONNECT_TIMEOUT: Final = 10.0
 ANSWER_TIMEOUT: Final = 10.0
 
@@ -121,31 +122,42 @@ async def execute(
 ) -> list[TupleRow]:
     """Run one statement and fetch its rows (none for a statement without any).
 
-    The server has `within` seconds (10 by default) to answer. After that the connection is cut, not asked to
-    cancel: a frozen server acknowledges everything and does nothing.
+    The server has `within` seconds (10 by default) to answer. After that, and when the caller is cancelled,
+    the connection is cut: psycopg's way, to ask a server for the end of a query and wait for it, takes ten
+    more seconds with a frozen one, which acknowledges everything and does nothing.
 
     Raises the error that `sqlstate.py` has for the stage; PostgresUnavailable when the time is over.
     """
+    if conn.closed:
+        raise sqlstate.error(None, stage, "")
+    role, where = conn.info.user, place(conn)
     limit = ANSWER_TIMEOUT if within is None else within
-    late = False
-
-    def cut() -> None:
-        nonlocal late
-        late = True
-        sever(conn)
-
-    timer = asyncio.get_running_loop().call_later(limit, cut)
+    answer = asyncio.ensure_future(_fetch(conn, query, parameters))
     try:
-        cursor = await conn.execute(sql.SQL(query) if isinstance(query, str) else query, parameters)
-        return await cursor.fetchall() if cursor.description is not None else []
+        in_time, _ = await asyncio.wait({answer}, timeout=limit)
+    except BaseException:
+        sever(conn)
+        await asyncio.wait({answer})
+        answer.exception()
+        raise
+    if not in_time:
+        sever(conn)
+        await asyncio.wait({answer})
+    try:
+        return answer.result()
     except psycopg.Error as failure:
-        if late:
-            raise PostgresUnavailable(
-                f"PostgreSQL at {place(conn)} did not answer within {limit:g} s", next=refusal.NETWORK
-            ) from failure
-        raise sqlstate.from_exception(failure, stage=stage) from failure
-    finally:
-        timer.cancel()
+        if in_time:
+            raise sqlstate.from_exception(failure, stage=stage, role=role) from failure
+        raise PostgresUnavailable(
+            f"PostgreSQL at {where} did not answer within {limit:g} s", next=refusal.NETWORK
+        ) from failure
+
+
+async def _fetch(
+    conn: Connection, query: LiteralString | sql.SQL | sql.Composed, parameters: Parameters | None
+) -> list[TupleRow]:
+    cursor = await conn.execute(sql.SQL(query) if isinstance(query, str) else query, parameters)
+    return await cursor.fetchall() if cursor.description is not None else []
 
 
 def sever(conn: Connection) -> None:
@@ -193,6 +205,11 @@ async def _prepared(
     conn: Connection, statements: sql.SQL | sql.Composed, stage: sqlstate.Stage
 ) -> Connection:
     try:
+        if conn.info.server_version < OLDEST:
+            raise SetupError(
+                f"PostgreSQL {conn.info.server_version // 10000} at {place(conn)} is too old",
+                next="upgrade it: cdc-outbox supports PostgreSQL 15 to 18, and 14 as far as it goes",
+            )
         await execute(conn, statements, stage=stage)
     except BaseException:
         sever(conn)

@@ -101,7 +101,7 @@ class Identity:
                 for name, table in whole["tables"].items()
             )
             return cls(Row(int(oid), str(xmin)), members)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"not the identity of a publication: {text!r}") from error
 
 

@@ -118,7 +118,8 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
         state = await asyncio.to_thread(probe, _reached(failure, parameters), limit)
     if state is None:
         return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {text}", next=NETWORK)
-    return sqlstate.error(state, "connect", f"{text}, at {where}")
+    words = text.removeprefix("FATAL:").strip()
+    return sqlstate.error(state, "connect", f"{words}, at {where}", role=_user(failure, parameters))
 
 
 def place(parameters: Mapping[str, str]) -> str:
@@ -154,7 +155,13 @@ def _last(text: str) -> str:
     """The first line of a message, without the words that libpq and psycopg put before the server's."""
     line = text.strip().partition("\n")[0]
     _, failed, rest = line.rpartition(" failed: ")
-    return (rest if failed else line).strip()
+    return (rest if failed else line).removeprefix("connection is bad: ").strip()
+
+
+def _user(failure: Exception, parameters: Mapping[str, str]) -> str | None:
+    """The role that was refused: of the parameters, or as libpq took it from the environment."""
+    pgconn = failure.pgconn if isinstance(failure, psycopg.Error) else None
+    return parameters.get("user") or (pgconn.user.decode() if pgconn is not None else None)
 
 
 def _reached(failure: Exception, parameters: Mapping[str, str]) -> dict[str, str]:

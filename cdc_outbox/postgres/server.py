@@ -15,8 +15,6 @@ from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute, place
 
-OLDEST: Final = 140000
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -113,12 +111,6 @@ select session_user::text, r.rolreplication or r.rolsuper
 
 async def require_able(conn: Connection, *, within: float | None = None) -> None:
     """Raise SetupError or MissingRight unless server and role can do logical replication at all."""
-    version = conn.info.server_version
-    if version < OLDEST:
-        raise SetupError(
-            f"PostgreSQL {version // 10000} at {place(conn)} is too old",
-            next="upgrade it: cdc-outbox supports PostgreSQL 15 to 18, and 14 as far as it goes",
-        )
     ((role, able, wal_level),) = await execute(conn, _ABLE, within=within)
     if wal_level != "logical":
         raise SetupError(

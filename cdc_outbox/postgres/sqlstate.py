@@ -30,6 +30,7 @@ from cdc_outbox.errors import (
     SlotMissing,
     UsageError,
 )
+from cdc_outbox.event import quote
 from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
@@ -51,13 +52,17 @@ class Meaning:
 
 
 _AGAIN: Final = "nothing to do: the relay connects again by itself"
-_DIRECT: Final = "point --dsn at PostgreSQL itself (usually port 5432), not at a pooler such as PgBouncer"
 _RECOVER: Final = recover()
 
 _NOT_LET_IN: Final = Meaning(
     SetupError,
     "PostgreSQL refuses the connection",
     "check user, password and pg_hba.conf; the DSN is --dsn or CDC_OUTBOX_DSN",
+)
+_POOLER: Final = Meaning(
+    SetupError,
+    "what answers there does not speak replication",
+    "point --dsn at PostgreSQL itself (usually port 5432), not at a pooler such as PgBouncer",
 )
 _LOST: Final = Meaning(SlotLost, "the replication slot is lost", _RECOVER)
 _SHUTDOWN: Final = Meaning(PostgresShutdown, "PostgreSQL is shutting down or starting", _AGAIN)
@@ -67,7 +72,9 @@ _BAD_NAME: Final = Meaning(
     "PostgreSQL refuses the slot's name",
     "name the slot with --slot, in lower-case letters, digits and underscores, at most 55 of them",
 )
-_EXISTS: Final = Meaning(SetupError, "there is already one of that name", "cdc-outbox doctor")
+_EXISTS: Final = Meaning(
+    SetupError, "there is already one of that name", "choose another name with --slot or --publication"
+)
 _OPTION: Final = Meaning(
     SetupError,
     "PostgreSQL does not accept this way of streaming",
@@ -96,12 +103,12 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
     ("42501", "connect"): Meaning(
         MissingRight,
         "the role may not replicate",
-        "alter role … replication; as a superuser, with the relay's role",
+        "as a superuser: alter role {role} replication;",
     ),
     ("42501", "start"): Meaning(
         MissingRight,
         "the role may not replicate",
-        "alter role … replication; as a superuser, with the relay's role",
+        "as a superuser: alter role {role} replication;",
     ),
     ("42501", "create"): Meaning(
         MissingRight,
@@ -109,7 +116,7 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "name an owner's connection with --admin-dsn, or run the SQL of cdc-outbox init --print-sql as one",
     ),
     ("42501", None): Meaning(
-        MissingRight, "the role may not do this", "cdc-outbox init --role NAME, by an owner (--admin-dsn)"
+        MissingRight, "the role may not do this", "cdc-outbox init --role {role} --admin-dsn OWNER'S_DSN"
     ),
     ("XX000", "start"): _OPTION,
     ("0A000", "start"): _OPTION,
@@ -158,9 +165,11 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
     ("3D000", None): Meaning(
         SetupError, "there is no such database", "name an existing database in --dsn or CDC_OUTBOX_DSN"
     ),
-    ("08P01", "connect"): Meaning(SetupError, "what answers there does not speak replication", _DIRECT),
-    ("08P01", "identify"): Meaning(SetupError, "what answers there does not speak replication", _DIRECT),
-    ("42601", "identify"): Meaning(SetupError, "what answers there does not speak replication", _DIRECT),
+    ("08P01", "connect"): _POOLER,
+    ("08P01", "identify"): _POOLER,
+    ("0A000", "connect"): _POOLER,
+    ("0A000", "identify"): _POOLER,
+    ("42601", "identify"): _POOLER,
     ("42704", "connect"): Meaning(
         SetupError,
         "PostgreSQL does not know a setting of the DSN",
@@ -172,7 +181,11 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "mend `options` in --dsn, PGOPTIONS or the service file",
     ),
     ("42", "stream"): _OUTAGE,
-    ("42", None): Meaning(SetupError, "the database is not as it should be", "cdc-outbox doctor"),
+    ("42", None): Meaning(
+        SetupError,
+        "the database is not as it should be",
+        "cdc-outbox init makes what is missing; --print-sql shows it",
+    ),
 }
 
 
@@ -192,20 +205,28 @@ def meaning(sqlstate: str | None, stage: Stage, text: str = "") -> Meaning:
     return _OUTAGE
 
 
-def error(sqlstate: str | None, stage: Stage, text: str, *, context: str = "") -> CdcOutboxError:
-    """Our error for the server's: its clause, the server's words, and the SQLSTATE to look up."""
+def error(
+    sqlstate: str | None, stage: Stage, text: str, *, context: str = "", role: str | None = None
+) -> CdcOutboxError:
+    """Our error for the server's: its clause, the server's words, and the SQLSTATE to look up.
+
+    `role` is who is connected, where that is known.
+    """
     line = meaning(sqlstate, stage, text)
     words = " ".join(text.split())
     if context:
         words = f"{words} ({' '.join(context.split())})"
     code = f" [{sqlstate}]" if sqlstate else ""
-    return line.error(f"{line.clause}: {words}{code}" if words else f"{line.clause}{code}", next=line.next)
+    return line.error(
+        f"{line.clause}: {words}{code}" if words else f"{line.clause}{code}",
+        next=line.next.replace("{role}", quote(role) if role else "NAME"),
+    )
 
 
-def from_exception(failure: Error, *, stage: Stage) -> CdcOutboxError:
-    """Our error for one of psycopg's."""
+def from_exception(failure: Error, *, stage: Stage, role: str | None = None) -> CdcOutboxError:
+    """Our error for one of psycopg's. `role` is who is connected, where that is known."""
     text = failure.diag.message_primary or _first_line(str(failure))
-    return error(failure.sqlstate, stage, text, context=failure.diag.context or "")
+    return error(failure.sqlstate, stage, text, context=failure.diag.context or "", role=role)
 
 
 def from_result(result: PGresult, *, stage: Stage, encoding: str = "utf-8") -> CdcOutboxError:

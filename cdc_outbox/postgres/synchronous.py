@@ -20,7 +20,7 @@ from cdc_outbox.errors import SynchronousStandby
 _NAME_BYTES: Final = 63
 
 # The tokens of PostgreSQL's own scanner: a quoted name, a bare name or number, the star.
-_TOKEN: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,()"*]+)|(\*)')
+_TOKEN: Final = re.compile(r'"((?:[^"]|"")*)"|([^ \t\n\r\f\v,()"*]+)|(\*)')
 _METHOD: Final = re.compile(r"\s*(?:(?:any|first)\s*)?[0-9]+\s*\(", re.IGNORECASE)
 
 

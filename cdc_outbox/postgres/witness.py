@@ -93,6 +93,14 @@ class Witness:
     snapshot: str | None = None
     updated_at: datetime | None = field(default=None, compare=False)
 
+    @property
+    def identity(self) -> Identity | None:
+        """The publication's identity; None where the row has none, or one that another version wrote."""
+        try:
+            return Identity.parse(self.publication) if self.publication is not None else None
+        except ValueError:
+            return None
+
 
 _EXISTS: Final[LiteralString] = "select pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
 
@@ -132,15 +140,22 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
     if not rows:
         return Absent.ROW
     name, system_identifier, timeline, position, publication, incidents, snapshot, updated_at = rows[0]
+    try:
+        happened = tuple(Incident.from_json(incident) for incident in incidents)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SetupError(
+            f"the incidents in the row of slot {slot} in {TABLE} can't be read: {json.dumps(incidents)}",
+            next="have a person read them, then set the column to '[]'",
+        ) from error
     return Witness(
-        str(name),
-        str(system_identifier),
-        int(timeline),
-        LSN.parse(position),
-        publication,
-        tuple(Incident.from_json(incident) for incident in incidents),
-        snapshot,
-        updated_at,
+        slot=str(name),
+        system_identifier=str(system_identifier),
+        timeline=int(timeline),
+        position=LSN.parse(position),
+        publication=publication,
+        incidents=happened,
+        snapshot=snapshot,
+        updated_at=updated_at,
     )
 
 
@@ -245,9 +260,10 @@ def judge_publication(name: str, found: Witness | Absent, now: Identity | None, 
     for incident in found.incidents:
         if incident.kind.bars:
             return Verdict(PublicationReplaced(incident.message, next=accept))
-    if found.publication is None or now is None:
+    before = found.identity
+    if before is None or now is None:
         return Verdict()
-    change = compare(Identity.parse(found.publication), now)
+    change = compare(before, now)
     window = f"between {found.position} and {ends}"
     if change is Change.MADE_AGAIN:
         return Verdict(

@@ -1,0 +1,403 @@
+"""Both connections on every version: our session settings, the way to one server, and each way to be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    MissingRight,
+    PostgresShutdown,
+    PostgresUnavailable,
+    SetupError,
+    UsageError,
+)
+from cdc_outbox.postgres import refusal, server, sqlstate
+from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
+from cdc_outbox.settings.model import PostgresSettings
+from tests.integration.conftest import Database
+from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.proxy import Proxy
+from tests.servers.wait import eventually
+
+T = TypeVar("T")
+NAME = "cdc-outbox/test_slot"
+
+
+def settings(dsn: str) -> PostgresSettings:
+    return PostgresSettings(
+        dsn=dsn, admin_dsn=dsn, slot="test_slot", publication="outbox_pub", guard_interval=1.0
+    )
+
+
+def with_control(dsn: str, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with await connect_control(settings(dsn), application_name=NAME) as conn:
+            return await work(conn)
+
+    return asyncio.run(run())
+
+
+def refused(dsn: str, *, replication: bool = False, timeout: float = 5) -> CdcOutboxError:
+    """The error of a connection attempt."""
+
+    async def run() -> CdcOutboxError:
+        connect = connect_replication if replication else connect_control
+        with pytest.raises(CdcOutboxError) as caught:
+            await connect(settings(dsn), application_name=NAME, timeout=timeout)
+        return caught.value
+
+    return asyncio.run(run())
+
+
+@dataclass(frozen=True)
+class Role:
+    name: str
+    dsn: str
+
+
+@pytest.fixture
+def role(database: Database, slot: str) -> Iterator[Role]:
+    """A role of the test's own that may log in and nothing else."""
+    name, password = f"role_{slot}", "s3cret-and-#odd"
+    database.server.execute(
+        SQL("create role {} login password {}").format(Identifier(name), Literal(password))
+    )
+    yield Role(name, database.server.dsn(database.name, user=name, password=password))
+    database.server.execute(SQL("drop owned by {}").format(Identifier(name)), dbname=database.name)
+    database.server.execute(SQL("drop role {}").format(Identifier(name)))
+
+
+SETTINGS = """
+select name, setting from pg_settings where name in ('bytea_output', 'DateStyle', 'IntervalStyle', 'TimeZone',
+  'extra_float_digits', 'client_encoding', 'synchronous_commit', 'default_transaction_read_only', 'search_path',
+  'statement_timeout', 'wal_sender_timeout', 'idle_session_timeout', 'transaction_timeout', 'work_mem',
+  'application_name')
+"""
+
+
+def test_session_settings_are_ours_whatever_the_role_has(
+    postgres_version: Postgres, database: Database, role: Role
+) -> None:
+    defaults = {
+        "bytea_output": "escape",
+        "DateStyle": "German",
+        "IntervalStyle": "sql_standard",
+        "TimeZone": "Europe/Berlin",
+        "extra_float_digits": "-5",
+        "client_encoding": "LATIN1",
+        "default_transaction_read_only": "on",
+        "synchronous_commit": "off",
+        "idle_session_timeout": "1s",
+        "search_path": "somewhere",
+        "wal_sender_timeout": "0",
+        "work_mem": "7MB",
+    }
+    if database.major >= 17:
+        defaults["transaction_timeout"] = "1s"
+    for setting, value in defaults.items():
+        database.server.execute(
+            SQL("alter role {} set {} = {}").format(
+                Identifier(role.name), Identifier(setting), Literal(value)
+            )
+        )
+    database.server.execute(SQL("alter role {} replication").format(Identifier(role.name)))
+
+    async def read() -> tuple[dict[str, str], dict[str, str]]:
+        async with (
+            await connect_control(settings(role.dsn), application_name=NAME) as control,
+            await connect_replication(settings(role.dsn), application_name=NAME) as stream,
+        ):
+            return dict(await execute(control, SETTINGS)), dict(await execute(stream, SETTINGS))
+
+    control, stream = asyncio.run(read())
+    for session in (control, stream):
+        assert session["bytea_output"] == "hex"
+        assert session["DateStyle"] == "ISO, MDY"
+        assert session["IntervalStyle"] == "postgres"
+        assert session["TimeZone"] == "UTC"
+        assert session["extra_float_digits"] == "1"
+        assert session["client_encoding"] == "UTF8"
+        assert session["idle_session_timeout"] == "0"
+        assert session.get("transaction_timeout", "0") == "0"
+        assert session["application_name"] == NAME
+        assert session["work_mem"] == "7168"
+    assert control["synchronous_commit"] == "local"
+    assert control["default_transaction_read_only"] == "off"
+    assert control["search_path"] == "public"
+    assert control["statement_timeout"] == "10000"
+    assert stream["wal_sender_timeout"] == "30000"
+
+
+def test_a_short_wal_sender_timeout_and_the_users_options_stay(database: Database) -> None:
+    dsn = f"{database.dsn}?options=-c%20wal_sender_timeout%3D2s%20-c%20work_mem%3D9MB"
+
+    async def read() -> dict[str, str]:
+        async with await connect_replication(settings(dsn), application_name=NAME) as conn:
+            return dict(await execute(conn, SETTINGS))
+
+    session = asyncio.run(read())
+    assert session["wal_sender_timeout"] == "2000"
+    assert session["work_mem"] == "9216"
+
+
+def test_bytes_pass_through_a_sql_ascii_database(postgres: Postgres, slot: str) -> None:
+    postgres.execute(
+        SQL("create database {} encoding 'SQL_ASCII' locale 'C' template template0").format(Identifier(slot))
+    )
+    try:
+
+        async def read() -> tuple[server.Server, object]:
+            async with await connect_replication(settings(postgres.dsn(slot)), application_name=NAME) as conn:
+                assert conn.info.parameter_status("client_encoding") == "SQL_ASCII"
+                return await server.identify(conn), (await execute(conn, "select 'x' || chr(233)"))[0][0]
+
+        who, raw = asyncio.run(read())
+        assert who.system_identifier.isdigit()
+        assert raw == b"x\xe9"
+    finally:
+        postgres.drop_database(slot)
+
+
+def test_both_connections_say_which_server_answers(postgres_version: Postgres, database: Database) -> None:
+    async def ask() -> tuple[server.Server, server.Server]:
+        one = settings(database.dsn)
+        async with (
+            await connect_replication(one, application_name=NAME) as stream,
+            await connect_control(one, application_name=NAME, like=stream) as control,
+        ):
+            await server.require_able(control)
+            return await server.identity(control), await server.identify(stream)
+
+    control, stream = asyncio.run(ask())
+    assert control == stream
+    assert control.major == database.major
+    assert control.timeline == 1
+    assert not control.in_recovery
+    server.require_same(control, stream)
+
+
+def test_F26_the_control_connection_goes_where_the_stream_went(  # noqa: N802 - the failure's own name
+    make_postgres: Callable[..., PostgresServer],
+) -> None:
+    first, second = make_postgres(), make_postgres()
+    hosts = psycopg.conninfo.make_conninfo(
+        first.dsn(), host="127.0.0.1,127.0.0.1", port=f"{first.port},{second.port}"
+    )
+    alone = settings(second.dsn())
+
+    async def ask() -> tuple[server.Server, server.Server, server.Server]:
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            stream = await enter(await connect_replication(alone, application_name=NAME))
+            like = await enter(await connect_control(settings(hosts), application_name=NAME, like=stream))
+            elsewhere = await enter(await connect_control(settings(hosts), application_name=NAME))
+            return (
+                await server.identify(stream),
+                await server.identity(like),
+                await server.identity(elsewhere),
+            )
+
+    stream, like, elsewhere = asyncio.run(ask())
+    server.require_same(like, stream)
+    with pytest.raises(PostgresUnavailable, match="another server") as caught:
+        server.require_same(elsewhere, stream)
+    assert f"127.0.0.1:{first.port}" in str(caught.value)
+
+
+def test_a_role_without_the_right_is_told_so_with_sql_that_gives_it(
+    postgres_version: Postgres, database: Database, role: Role
+) -> None:
+    with pytest.raises(MissingRight) as by_sql:
+        with_control(role.dsn, server.require_able)
+    by_connecting = refused(role.dsn, replication=True)
+    assert type(by_connecting) is MissingRight
+    for error in (by_sql.value, by_connecting):
+        assert error.exit_code == 78
+        remedy = error.next.removeprefix("as a superuser: ")
+        database.server.execute(SQL(remedy))  # type: ignore[arg-type]  # the printed remedy, verbatim
+    with_control(role.dsn, server.require_able)
+
+
+def test_wal_level_is_named_with_the_sql_that_mends_it(make_postgres: Callable[..., PostgresServer]) -> None:
+    own = make_postgres(settings={"wal_level": "replica"})
+    with pytest.raises(SetupError, match="wal_level is replica") as caught:
+        with_control(own.dsn(), server.require_able)
+    remedy, _, then = caught.value.next.partition(" then ")
+    assert then == "restart PostgreSQL"
+    own.settings.pop("wal_level")
+    own._write_settings()
+    own.execute(SQL(remedy))  # type: ignore[arg-type]  # the printed remedy, verbatim
+    own.restart()
+    with_control(own.dsn(), server.require_able)
+
+
+def probed(dsn: str, **more: str) -> str | None:
+    parameters = {key: str(value) for key, value in psycopg.conninfo.conninfo_to_dict(dsn).items()}
+    return refusal.probe({**parameters, **more}, 5)
+
+
+@pytest.mark.parametrize("english", [True, False], ids=["by-text", "by-sqlstate"])
+def test_refusals_are_set_up_errors_in_any_language(
+    postgres_version: Postgres,
+    database: Database,
+    role: Role,
+    english: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not english:
+        monkeypatch.setattr(sqlstate, "from_text", lambda text: None)
+    of = database.server.dsn
+    cases = {
+        "28P01": of(database.name, user=role.name, password="wrong-password"),
+        "3D000": of("no_such_database"),
+        "42501": role.dsn,
+    }
+    for state, dsn in cases.items():
+        error = refused(dsn, replication=state == "42501")
+        assert isinstance(error, SetupError), state
+        assert error.exit_code == 78
+        assert f"[{state}]" in str(error)
+        assert "wrong-password" not in str(error) + error.next
+        assert "s3cret" not in str(error) + error.next
+    unknown = refused(of(database.name, user="no_such_role", password="wrong-password"))
+    assert isinstance(unknown, SetupError)
+    assert "no_such_role" in str(unknown)
+
+
+def test_a_role_that_may_not_log_in_and_a_full_server(
+    postgres_version: Postgres, database: Database, role: Role
+) -> None:
+    change = database.server.execute
+    change(SQL("alter role {} connection limit 0").format(Identifier(role.name)))
+    full = refused(role.dsn)
+    assert type(full) is PostgresUnavailable
+    assert "[53300]" in str(full)
+    assert probed(role.dsn) == "53300"
+    change(SQL("alter role {} nologin").format(Identifier(role.name)))
+    assert isinstance(refused(role.dsn), SetupError)
+    assert probed(role.dsn) == "28000"
+
+
+def test_a_probe_that_gets_through_knows_nothing(database: Database) -> None:
+    assert probed(database.dsn) is None
+    assert probed("host=127.0.0.1 port=1") is None
+
+
+def test_a_server_that_is_not_there_is_an_outage_in_plain_words(own_postgres: PostgresServer) -> None:
+    port = own_postgres.port
+    own_postgres.stop()
+    gone = refused(own_postgres.dsn())
+    assert type(gone) is PostgresUnavailable
+    assert (
+        str(gone) == f"can't reach PostgreSQL at 127.0.0.1:{port}: connection refused, nothing listens there"
+    )
+    assert "no such socket" in str(refused(own_postgres.socket_dsn()))
+    unknown = refused("host=no-such-host.invalid password=s3cret")
+    assert type(unknown) is PostgresUnavailable
+    assert "no-such-host.invalid:5432: the name is not known" in str(unknown)
+
+
+def test_a_silent_address_times_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        error = refused(f"host=127.0.0.1 port={silent.getsockname()[1]}", timeout=2)
+        assert time.monotonic() - began < 6
+    assert type(error) is PostgresUnavailable
+    assert "no answer in time" in str(error)
+
+
+def test_a_server_that_speaks_no_tls(database: Database) -> None:
+    error = refused(f"{database.dsn}?sslmode=require")
+    assert type(error) is SetupError
+    assert "no TLS" in str(error)
+
+
+def test_a_malformed_dsn_is_not_printed() -> None:
+    error = refused("postgresql://u:s3cret@h:5432/db?nonsense=1&password=s3cret")
+    assert type(error) is UsageError
+    assert "s3cret" not in str(error) + error.next
+    at = refused("postgresql://u:s3@cret@h.invalid/db")
+    assert "cret" not in str(at) + at.next
+    assert "percent-encoded" in str(at)
+    assert isinstance(refused("host=127.0.0.1 port=nonsense"), SetupError)
+
+
+def test_no_password_at_all(database: Database) -> None:
+    given = {key: str(value) for key, value in psycopg.conninfo.conninfo_to_dict(database.dsn).items()}
+    given.pop("password", None)
+    error = refused(psycopg.conninfo.make_conninfo(**given, passfile="/nonexistent"))
+    assert type(error) is SetupError
+    assert "asks for a password" in str(error)
+
+
+def test_a_frozen_server_is_left_within_the_limit(own_postgres: PostgresServer) -> None:
+    async def run() -> float:
+        conn = await connect_control(settings(own_postgres.dsn()), application_name=NAME)
+        own_postgres.pause()
+        began = time.monotonic()
+        with pytest.raises(PostgresUnavailable, match=r"did not answer within 0\.5 s"):
+            await execute(conn, "select 1", within=0.5)
+        with pytest.raises(PostgresUnavailable):
+            await execute(conn, "select 1")
+        return time.monotonic() - began
+
+    try:
+        assert asyncio.run(run()) < 3
+    finally:
+        own_postgres.resume()
+
+
+def test_a_cancelled_query_does_not_wait_for_a_frozen_server(own_postgres: PostgresServer) -> None:
+    async def run() -> float:
+        conn = await connect_control(settings(own_postgres.dsn()), application_name=NAME)
+        own_postgres.pause()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await execute(conn, "select 1")
+        return time.monotonic() - began
+
+    try:
+        assert asyncio.run(run()) < 3
+    finally:
+        own_postgres.resume()
+
+
+def test_a_frozen_network_is_left_within_the_limit(database: Database) -> None:
+    address = psycopg.conninfo.conninfo_to_dict(database.dsn)
+    with Proxy((str(address["host"]), int(str(address["port"])))) as proxy:
+        dsn = database.server.dsn(database.name, host="127.0.0.1", port=proxy.port)
+
+        async def run() -> None:
+            conn = await connect_control(settings(dsn), application_name=NAME)
+            proxy.freeze()
+            with pytest.raises(PostgresUnavailable, match="did not answer"):
+                await execute(conn, "select 1", within=0.5)
+
+        asyncio.run(run())
+
+
+def test_a_fast_shutdown_is_told_from_an_outage(make_postgres: Callable[..., PostgresServer]) -> None:
+    own = make_postgres(15)
+
+    async def run() -> None:
+        conn = await connect_control(settings(own.dsn()), application_name=NAME)
+        (pid,) = (await execute(conn, "select pg_backend_pid()"))[0]
+        await asyncio.to_thread(own.execute, "select pg_terminate_backend(%s)", (pid,))
+        gone = "select 1 from pg_stat_activity where pid = %s"
+        await asyncio.to_thread(eventually, lambda: not own.execute(gone, (pid,)), 5, "backend ended")
+        with pytest.raises(PostgresShutdown):
+            await execute(conn, "select 1")
+
+    asyncio.run(run())

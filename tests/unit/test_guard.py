@@ -1,0 +1,105 @@
+"""What a look at the publication means after the looks before it, and when a snapshot is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.guard import Finding, ProvenSnapshot, PublicationWatch
+from cdc_outbox.postgres.publication import Identity, Member, PublicationState, Row
+from cdc_outbox.postgres.witness import IncidentKind
+
+IDENTITY = Identity(Row(1, "10"), (("public.outbox", Member(2, 3, frozenset({Row(4, "11")}))),))
+ALTERED = replace(IDENTITY, publication=Row(1, "20"))
+AGAIN = replace(IDENTITY, publication=Row(5, "20"))
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def sound(identity: Identity, ends: int) -> PublicationState:
+    return PublicationState("p", None, "", identity, LSN(ends))
+
+
+def wrong(problem: str, ends: int, identity: Identity | None = None) -> PublicationState:
+    return PublicationState("p", problem, "mend it", identity, LSN(ends))
+
+
+def test_the_first_look_without_a_witness_only_learns() -> None:
+    watch = PublicationWatch()
+    assert watch.look(sound(IDENTITY, 10), LSN(9)) == Finding()
+    assert watch.known == IDENTITY
+    assert watch.look(sound(IDENTITY, 20), LSN(19)) == Finding()
+
+
+def test_altered_is_an_incident_between_the_two_looks() -> None:
+    watch = PublicationWatch()
+    watch.look(sound(IDENTITY, 10), LSN(9))
+    incident = watch.look(sound(ALTERED, 20), LSN(19), at=NOW).incident
+    assert incident is not None
+    assert incident.kind is IncidentKind.ALTERED
+    assert (incident.from_lsn, incident.to_lsn, incident.at) == (LSN(9), LSN(20), NOW)
+    assert watch.look(sound(ALTERED, 30), LSN(29)) == Finding()
+
+
+def test_made_again_since_the_witness_bars() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    incident = watch.look(sound(AGAIN, 20), LSN(19)).incident
+    assert incident is not None
+    assert incident.kind.bars
+    assert (incident.from_lsn, incident.to_lsn) == (LSN(5), LSN(20))
+    assert "made again between 0/5 and 0/14" in incident.message
+
+
+def test_a_problem_holds_and_passes_with_the_same_identity() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    held = watch.look(wrong("publication p does not exist", 20), LSN(19))
+    assert (held.problem, held.next, held.incident) == ("publication p does not exist", "mend it", None)
+    assert watch.look(sound(IDENTITY, 30), LSN(29)) == Finding()
+
+
+def test_what_hid_rows_and_was_mended_by_an_alter_bars_with_the_whole_window() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    watch.look(wrong("publication p does not publish inserts", 20, ALTERED), LSN(19))
+    watch.look(wrong("publication p does not publish inserts", 30, ALTERED), LSN(29))
+    incident = watch.look(sound(replace(IDENTITY, publication=Row(1, "30")), 40), LSN(39)).incident
+    assert incident is not None
+    assert incident.kind is IncidentKind.MADE_AGAIN
+    assert (incident.from_lsn, incident.to_lsn) == (LSN(5), LSN(40))
+    assert "meanwhile publication p does not publish inserts" in incident.message
+
+
+def test_a_table_that_was_unlogged_for_a_while_bars_though_nothing_else_changed() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    watch.look(wrong("table public.outbox is unlogged or temporary, …", 20, IDENTITY), LSN(19))
+    incident = watch.look(sound(IDENTITY, 40), LSN(39)).incident
+    assert incident is not None
+    assert incident.kind.bars
+
+
+def test_a_snapshot_is_proven_when_the_position_reaches_its_lsn() -> None:
+    snapshots = ProvenSnapshot()
+    snapshots.offer("1:1:", LSN(100))
+    assert snapshots.advance(LSN(99)) is None
+    snapshots.offer("2:2:", LSN(200))  # the first is still on its way
+    assert snapshots.advance(LSN(100)) == "1:1:"
+    snapshots.offer("3:3:", LSN(300))
+    assert snapshots.advance(LSN(299)) == "1:1:"
+    assert snapshots.advance(LSN(900)) == "3:3:"
+    snapshots.offer("4:4:", None)  # a standby has no insert position
+    assert snapshots.advance(LSN(999)) == "3:3:"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=50))
+def test_no_snapshot_is_proven_early(steps: list[tuple[bool, int]]) -> None:
+    snapshots = ProvenSnapshot()
+    reached = 0
+    for offers, lsn in steps:
+        if offers:
+            snapshots.offer(str(lsn), LSN(lsn))
+        else:
+            reached = max(reached, lsn)
+            proven = snapshots.advance(LSN(reached))
+            assert proven is None or int(proven) <= reached
