@@ -76,3 +76,8 @@ def quote(identifier: str) -> str:
     if _PLAIN.match(identifier) and not _RESERVED.fullmatch(identifier):
         return identifier
     return '"' + identifier.replace('"', '""') + '"'
+
+
+def event_id(message: Encoded) -> str | None:
+    """The event's id, as its header says it."""
+    return next((value.decode(errors="replace") for name, value in message[5] if name == "id"), None)

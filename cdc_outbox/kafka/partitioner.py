@@ -56,3 +56,9 @@ def crc32_partition(key: bytes, count: int) -> int:
 
 PARTITIONERS: Final[dict[str, Partitioner]] = {"murmur2": murmur2_partition, "crc32": crc32_partition}
 """By the value of the setting `kafka.partitioner`."""
+
+HASHES: Final[dict[str, Callable[[bytes], int]]] = {
+    "murmur2": lambda key: murmur2(key) & 0x7FFFFFFF,
+    "crc32": crc32,
+}
+"""The non-negative hash behind each: the partition is its remainder by the number of partitions."""

@@ -168,6 +168,19 @@ def test_the_remedy_for_a_renamed_column_reads_old_and_new_rows():
     assert new.key(entity="order-18") == b"order-18"
 
 
+def test_any_column_may_be_named_by_its_new_and_its_old_name():
+    changes: dict[str, Any] = {
+        "key": "customer,client",
+        "topic": "t.{region,area}",
+        "headers": (("who", "customer, client"),),
+    }
+    old = Mapped({**DEFAULT, "client": TEXT, "area": TEXT}, **changes).encode(client="c", area="eu")
+    new = Mapped({**DEFAULT, "customer": TEXT, "region": TEXT}, **changes).encode(customer="c", region="eu")
+    assert old == new
+    assert old[0] == "t.eu"
+    assert Mapped({**DEFAULT, "a,b": TEXT, "a": TEXT}, key="a,b").key(**{"a,b": "x", "a": "y"}) == b"x"
+
+
 def test_a_topic_column_that_is_gone_does_not_silently_change_topics():
     with pytest.raises(MappingError, match=r"column topic of"):
         plans({**DEFAULT, "topic": TEXT}, DEFAULT)

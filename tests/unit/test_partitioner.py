@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_outbox.kafka.partitioner import PARTITIONERS, crc32_partition, murmur2, murmur2_partition
+from cdc_outbox.kafka.partitioner import HASHES, PARTITIONERS, crc32_partition, murmur2, murmur2_partition
 
 # From the Java client's own test, UtilsTest.testMurmur2; its int is signed.
 JAVA = {
@@ -39,3 +39,9 @@ def test_crc32_is_librdkafkas():
 
 def test_both_can_be_named():
     assert {"murmur2": murmur2_partition, "crc32": crc32_partition} == PARTITIONERS
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_the_hash_behind_a_partitioner(name: str):
+    for key in (b"", b"foobar", b"\xff" * 33):
+        assert HASHES[name](key) % 12 == PARTITIONERS[name](key, 12)

@@ -1,0 +1,408 @@
+"""From settings and a relation's columns to a plan.
+
+What the settings and the names together can't answer is an error of the set-up, which names the column and
+the next step. All of it is answered here, once, so that a row meets no question that could have been asked
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox.errors import MappingError
+from cdc_outbox.event import TableName, Values
+from cdc_outbox.table import members, pointer, raw, selection, template, topic
+from cdc_outbox.table.layout import Encode, Layout
+from cdc_outbox.table.plan import Plan
+from cdc_outbox.table.recognise import NAMES, Shape
+from cdc_outbox.table.unfit import Unfit
+from cdc_outbox.table.values import DOCUMENTS, FIRST_USER_TYPE, INTEGERS, TIMES, Field
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings.model import OutboxSettings
+
+ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {"auto": raw.compile}
+"""Envelopes by the value of the setting `outbox.profile`."""
+
+DEFAULT_TOPIC: Final = "outbox.event."
+"""The prefix of the topic where only an aggregate type is known."""
+
+_POINTER: Final = "payload:"
+_PLACEHOLDERS: Final = {
+    "aggregate_type": "aggregate_type",
+    "aggregate_id": "aggregate_id",
+    "event_type": "type",
+    "event_id": "id",
+}
+_TYPES: Final[dict[str, tuple[frozenset[int], str]]] = {
+    "headers": (DOCUMENTS, "json, jsonb or text"),
+    "timestamp": (TIMES | INTEGERS, "timestamptz, timestamp or an integer"),
+    "partition": (INTEGERS, "an integer"),
+}
+
+
+class NoKey(MappingError):
+    """The table has no aggregate id, and no other key is named or given up."""
+
+
+def gone(table: TableName, role: str, column: str) -> MappingError:
+    """A column that a role was played by until now has vanished."""
+    return MappingError(
+        f"column {column} of {table}, which the {role} came from, was dropped or renamed",
+        next=f"name its successor, and the old name for rows from before, with --column {role}=NEW,{column}",
+    )
+
+
+class Compiler:
+    """One relation and the settings, on the way to a plan."""
+
+    def __init__(
+        self, settings: OutboxSettings, slot: str, table: TableName, shape: Shape, previous: Plan | None
+    ) -> None:
+        self.settings = settings
+        self.slot = slot
+        self.table = table
+        self.shape = shape
+        self.previous = previous
+        self.summary: dict[str, tuple[str, str]] = {}
+        self.needed: dict[str, Field] = {}
+        self.optional: dict[str, Field] = {}
+        self.used: set[int] = set()
+        self.dropped: dict[str, int] = {}
+        self.other_buses: dict[str, None] = {}
+
+    def compile(self) -> Plan:
+        settings = self.settings
+        encoder = ENCODERS.get(settings.profile)
+        if encoder is None:
+            known = ", ".join(ENCODERS)
+            raise MappingError(
+                f"there is no profile {settings.profile!r}", next=f"set outbox.profile to one of: {known}"
+            )
+        identity = self.need("id", "every event needs an id that a consumer can tell it by")
+        topics = self.topics()
+        key, key_described = self.key()
+        payload = self.need("payload", "an event's value is its payload")
+        type_ = self.role("type")
+        version = self.version()
+        placed = self.placed(identity, type_)
+        layout = Layout(
+            table=self.table,
+            slot=self.slot,
+            id=identity,
+            payload=payload,
+            topics=topics,
+            key=key,
+            key_described=key_described,
+            type=type_,
+            version=version,
+            timestamp=self.role("timestamp", needed=True),
+            partition=self.role("partition", needed=True),
+            placed=placed,
+            members=self.members(version, placed),
+            static=self.static(type_, version, placed),
+            provenance=settings.provenance,
+            roles=self.needed | self.optional,
+        )
+        self.role("created_at")
+        rules = self.rules()
+        return Plan(
+            table=self.table,
+            shape=self.shape,
+            layout=layout,
+            encode=encoder(layout),
+            rules=rules,
+            summary=self.summary,
+            needed=self.needed,
+            optional=self.optional,
+            ignored=tuple(field.name for field in self.shape.fields if field.at not in self.used),
+            dropped=self.dropped,
+            other_buses=self.other_buses,
+        )
+
+    # Columns and roles
+
+    def column(self, name: str, setting: str) -> Field:
+        """A column that the settings name; `new,old` because rows from before a renaming have the old name."""
+        for spelled in (name, *name.split(",")):
+            field = self.shape.find(spelled.strip())
+            if field is not None:
+                self.used.add(field.at)
+                return field
+        if self.previous is not None and self.previous.shape.find(name) is not None:
+            raise MappingError(
+                f"column {name!r} of {self.table}, which {setting} names, was dropped or renamed",
+                next=f"name its successor there, and the old name for rows from before: NEW,{name}",
+            )
+        raise MappingError(
+            f"table {self.table} has no column {name!r}, which {setting} names",
+            next=f"name one of the columns that arrive: {', '.join(self.shape.names)} "
+            "(generated columns, and those outside the publication's column list, do not)",
+        )
+
+    def look(self, role: str) -> tuple[Field, str] | None:
+        """The column of a role and the rule that found it, without claiming it."""
+        name = self.settings.columns.get(role)
+        if name is not None:
+            return self.column(name, f"outbox.columns.{role}"), "configured"
+        field = self.shape.recognise(role)
+        return None if field is None else (field, "recognised")
+
+    def role(self, role: str, *, needed: bool = False) -> Field | None:
+        found = self.look(role)
+        if found is None:
+            return None
+        field, rule = found
+        types = _TYPES.get(role)
+        if types is not None and field.type_oid not in types[0] and field.type_oid < FIRST_USER_TYPE:
+            raise MappingError(
+                f"column {field.name} of {self.table} can't be the {role}: it is not {types[1]}",
+                next=f"name another column with --column {role}=NAME",
+            )
+        self.claim(role, field, needed=needed)
+        self.summary[role] = (field.name, rule)
+        return field
+
+    def claim(self, role: str, field: Field, *, needed: bool) -> None:
+        self.used.add(field.at)
+        (self.needed if needed else self.optional)[role] = field
+
+    def need(self, role: str, why: str) -> Field:
+        field = self.role(role, needed=True)
+        if field is None:
+            self.check_gone(role)
+            raise MappingError(
+                f"table {self.table} has no column that is recognised as {role}: {why}",
+                next=f"name one of {', '.join(self.shape.names)} with --column {role}=NAME, "
+                f"or call it {' or '.join(NAMES[role][:2])}",
+            )
+        return field
+
+    def check_gone(self, role: str) -> None:
+        """Name the column that played a role until now, where it has vanished while we run."""
+        before = self.previous.needed.get(role) if self.previous is not None else None
+        if before is not None and self.shape.find(before.name) is None:
+            raise gone(self.table, role, before.name)
+
+    def placeholder(self, setting: str, part: str) -> Callable[[str], Field]:
+        """How a template finds its columns: the four names of roles, then names of columns."""
+
+        def find(name: str) -> Field:
+            role = _PLACEHOLDERS.get(name, "")
+            found = self.look(role)
+            if found is not None:
+                self.claim(role, found[0], needed=True)
+                return found[0]
+            field = self.column(name, setting)
+            self.claim(f"{part} {name}", field, needed=True)
+            return field
+
+        return find
+
+    # The parts of a message
+
+    def topics(self) -> topic.Topics:
+        text = self.settings.topic
+        if text is not None:
+            return self.templated_topics(text)
+        sources: list[list[template.Part]] = []
+        described: list[str] = []
+        columns: list[str] = []
+        rules: list[str] = []
+        for role, prefix in (("topic", ""), ("aggregate_type", DEFAULT_TOPIC)):
+            found = self.look(role)
+            if found is None:
+                continue
+            field, rule = found
+            self.claim(role, field, needed=not sources)
+            sources.append([prefix.encode(), field] if prefix else [field])
+            described.append(f"{prefix}{{{field.name}}}" if prefix else field.name)
+            columns.append(field.name)
+            rules.append(rule)
+        if not sources:
+            self.check_gone("topic")
+            self.check_gone("aggregate_type")
+            raise MappingError(
+                f"table {self.table} has neither a topic column nor an aggregate type to name topics by",
+                next="name topics with --topic TEMPLATE, such as orders or orders.{COLUMN}, "
+                "or the column with --column topic=NAME",
+            )
+        self.summary["topic"] = (", else ".join(described), rules[0])
+        return topic.topics(sources, " and ".join(columns))
+
+    def templated_topics(self, text: str) -> topic.Topics:
+        try:
+            parts = template.resolve(text, self.placeholder("outbox.topic", "topic"))
+            compiled = topic.topics([parts], f"a value of {text}")
+        except (ValueError, Unfit) as error:
+            raise MappingError(
+                f"outbox.topic is wrong: {error}",
+                next="give a legal topic name with columns in braces, as in --topic 'orders.{event_type}'",
+            ) from None
+        self.summary["topic"] = (text, "configured")
+        return compiled
+
+    def key(self) -> tuple[Field | Callable[[Values], bytes | None] | None, str]:
+        text = self.settings.key
+        if text is None:
+            field = self.role("aggregate_id", needed=True)
+            if field is None:
+                self.check_gone("aggregate_id")
+                raise NoKey(
+                    f"table {self.table} has no aggregate id column, so its events have no key",
+                    next="name the key with --key COLUMN, or by JSON pointer, as --key payload:/order_id; "
+                    "or give up order with --key none",
+                )
+            self.summary["key"] = (field.name, self.summary.pop("aggregate_id")[1])
+            return field, field.name
+        if text == "none":
+            self.summary["key"] = ("none", "configured")
+            return None, "none"
+        self.summary["key"] = (text, "configured")
+        if text.startswith(_POINTER):
+            return self.pointed_key(text)
+        if "{" not in text and "}" not in text:
+            field = self.column(text, "outbox.key")
+            self.claim("key", field, needed=True)
+            return field, field.name
+        try:
+            parts = template.resolve(text, self.placeholder("outbox.key", "key"))
+        except ValueError as error:
+            raise MappingError(
+                f"outbox.key is wrong: {error}",
+                next="put columns in braces, as in --key '{tenant}-{aggregate_id}'",
+            ) from None
+        if not any(isinstance(part, Field) for part in parts):
+            raise MappingError(
+                f"outbox.key is the same for all rows: {text!r}",
+                next="name a column of each row, as in --key '{tenant}-{aggregate_id}', or use --key none",
+            )
+        if len(parts) == 1 and isinstance(parts[0], Field):
+            return parts[0], parts[0].name
+        return template.compose(parts, empty=True), f"a value of {text}"
+
+    def pointed_key(self, text: str) -> tuple[Callable[[Values], bytes | None], str]:
+        try:
+            find = pointer.compile(text[len(_POINTER) :])
+        except ValueError as error:
+            raise MappingError(
+                f"outbox.key is wrong: {error}", next="write a JSON pointer, as in --key payload:/order/id"
+            ) from None
+        payload = self.need("payload", "the key is to be taken from it")
+        at, read = payload.at, payload.read
+
+        def pointed(values: Values) -> bytes | None:
+            document = values[at]
+            if document is None:
+                return None
+            return find(document if read is None else read(document))
+
+        return pointed, text
+
+    def version(self) -> Field | None:
+        if (
+            any(name == "version" for name, _ in self.settings.headers)
+            and "version" not in self.settings.columns
+        ):
+            return None
+        return self.role("version")
+
+    def placed(self, identity: Field, type_: Field | None) -> tuple[tuple[str, Field], ...]:
+        """Headers from columns, without those that are sent under this name anyway."""
+        own = {"id": identity, "type": type_, "version": self.optional.get("version")}
+        placed: dict[str, Field] = {}
+        for name, column in self.settings.headers:
+            field = self.column(column, f"outbox.header.{name}")
+            self.check_name(name, "outbox.header")
+            before = own.get(name)
+            if before == field:
+                continue
+            if before is not None or name in {"id", "type"}:
+                raise MappingError(
+                    f"header {name} can't come from column {column}: it is the event's {name}",
+                    next=f"use another header name, or name that column with --column {name}={column}",
+                )
+            if name in placed and placed[name] != field:
+                raise MappingError(
+                    f"header {name} is placed twice", next=f"name one column in outbox.header for {name}"
+                )
+            placed[name] = field
+            self.claim(f"header {name}", field, needed=True)
+            self.summary[f"header {name}"] = (field.name, "configured")
+        return tuple(placed.items())
+
+    def check_name(self, name: str, setting: str) -> None:
+        if name.startswith(members.RESERVED):
+            raise MappingError(
+                f"{setting} names the header {name}, and {members.RESERVED} is kept for the relay's own",
+                next="use another header name",
+            )
+
+    def members(
+        self, version: Field | None, placed: tuple[tuple[str, Field], ...]
+    ) -> tuple[Field, members.Append] | None:
+        field = self.role("headers")
+        if field is None:
+            return None
+        taken = {
+            "id",
+            "type",
+            *(name for name, _ in placed),
+            *(name for name, _ in self.settings.static_headers),
+        }
+        if version is not None:
+            taken.add("version")
+        return field, members.compile(field.name, taken, self.dropped)
+
+    def static(
+        self, type_: Field | None, version: Field | None, placed: tuple[tuple[str, Field], ...]
+    ) -> tuple[tuple[str, bytes], ...]:
+        own = {"id"} | {name for name, _ in placed}
+        own |= {name for name, field in (("type", type_), ("version", version)) if field is not None}
+        static: dict[str, bytes] = {}
+        for name, value in self.settings.static_headers:
+            self.check_name(name, "outbox.static_headers")
+            if name in own:
+                raise MappingError(
+                    f"header {name} can't have the fixed value {value!r}: it is sent from a column",
+                    next=f"use another name than {name} in outbox.static_headers",
+                )
+            static[name] = value.encode()
+        return tuple(static.items())
+
+    # Which rows
+
+    def rules(self) -> list[selection.Rule]:
+        rules: list[selection.Rule] = []
+        bus = self.look("bus")
+        if bus is not None:
+            self.claim("bus", bus[0], needed=True)
+            accepted = self.accepted(bus[0]) or ("kafka",)
+            self.summary["bus"] = (f"{bus[0].name}: only {', '.join(accepted)}", bus[1])
+            rules.append(selection.bus(bus[0], accepted, self.other_buses))
+        for name, accepted in self.settings.only.items():
+            field = self.column(name, "outbox.only")
+            if bus is not None and field == bus[0]:
+                continue
+            self.claim(f"only {name}", field, needed=True)
+            self.summary[f"only {field.name}"] = (", ".join(accepted), "configured")
+            rules.append(selection.only(field, accepted))
+        sent = self.shape.sent()
+        if sent is not None:
+            self.claim("sent", sent.field, needed=False)
+            self.summary["sent"] = (sent.field.name, "recognised")
+            rules.append(selection.sent(sent))
+        due = self.shape.due()
+        if due is not None and self.settings.scheduled == "error":
+            self.claim("due", due, needed=False)
+            self.summary["due"] = (due.name, "recognised")
+            rules.append(selection.due(due))
+        return rules
+
+    def accepted(self, bus: Field) -> tuple[str, ...]:
+        """What `outbox.only` says of the bus column."""
+        for name, accepted in self.settings.only.items():
+            if self.shape.find(name) == bus:
+                return accepted
+        return ()
