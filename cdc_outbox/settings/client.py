@@ -122,7 +122,7 @@ def variable(name: str) -> str:
 
 CLIENT: Final = OptionEntries(
     KINDS,
-    "security.protocol=SASL_SSL",
+    "security.protocol=SSL",
     normal=normal_name,
     spelled=lambda rest: rest.lower().replace("_", "."),
     secret={name: variable(name) for name in SECRET_CLIENT_NAMES},

@@ -1,0 +1,100 @@
+"""Kafka's client options: their names, what is refused, and what has to come together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_outbox.errors import ConfigError
+from cdc_outbox.settings import Settings, load
+
+
+def load_client(*options: str, **environ: str) -> Settings:
+    return load("start", {"kafka": options}, environ, Path("/nonexistent"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ("sasl.mechanisms=scram-sha-256", "sasl.mechanism", "SCRAM-SHA-256"),
+        ("compression.codec=LZ4", "compression.type", "lz4"),
+        ("message.max.bytes=2000000", "max.request.size", "2000000"),
+        ("Client.ID=relay", "client.id", "relay"),
+        ("ssl.endpoint.identification.algorithm=", "ssl.endpoint.identification.algorithm", "none"),
+        ("acks=-1", "acks", "all"),
+        ("request.required.acks=all", "acks", "all"),
+        ("enable.idempotence=true", "enable.idempotence", "true"),
+        ("linger.ms=0", "linger.ms", "0"),
+        ("sasl.oauthbearer.token.provider=a.b:c", "sasl.oauthbearer.token.provider", "a.b:c"),
+        ("sasl.username=a=b", "sasl.username", "a=b"),
+    ],
+)
+def test_both_vocabularies(given: str, name: str, value: str) -> None:
+    assert load_client(given).kafka.client == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("acks=1", "leave it out; it is all here"),
+        ("acks=0", "leave it out; it is all here"),
+        ("enable.idempotence=false", "leave it out; it is true here"),
+        ("linger.ms=5", "leave it out; it is 0 here"),
+        ("retries=3", "leave it out: the relay tries for ever, and skips nothing"),
+        ("bootstrap.servers=a:1", "CDC_OUTBOX_BOOTSTRAP_SERVERS"),
+        ("partitioner=random", "--partitioner"),
+        ("sasl.jaas.config=x", "sasl.username"),
+        ("transactional.id=x", "leave it out"),
+    ],
+)
+def test_what_would_break_the_promise_is_refused(given: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_client(given)
+    assert remedy in caught.value.next
+
+
+def test_refused_in_the_environment_and_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="CDC_OUTBOX_KAFKA_ACKS is '1'"):
+        load_client(CDC_OUTBOX_KAFKA_ACKS="1")
+    (tmp_path / "cdc-outbox.toml").write_text(
+        "[kafka.client]\nenable.idempotence = false\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        ConfigError, match=r"kafka\.client\.enable\.idempotence in cdc-outbox\.toml is 'False'"
+    ):
+        load("start", {}, {}, tmp_path)
+
+
+def test_names_of_the_section_are_not_client_options() -> None:
+    kafka = load_client(CDC_OUTBOX_KAFKA_PARTITIONER="crc32", CDC_OUTBOX_KAFKA_TOPICS_CREATE="yes").kafka
+    assert kafka.partitioner == "crc32"
+    assert kafka.topics.create is True
+    assert kafka.client == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        (("security.protocol=SASL_SSL",), "sasl.mechanism isn't given"),
+        (
+            ("security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN"),
+            "sasl.username and sasl.password isn't given",
+        ),
+        (
+            ("security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", "sasl.username=u"),
+            "and sasl.password isn't given",
+        ),
+        (("security.protocol=SASL_SSL", "sasl.mechanism=OAUTHBEARER"), "token.provider isn't given"),
+    ],
+)
+def test_what_belongs_together(options: tuple[str, ...], missing: str) -> None:
+    with pytest.raises(ConfigError, match=missing) as caught:
+        load_client(*options)
+    assert "CDC_OUTBOX_KAFKA_SASL_" in caught.value.next
+
+
+def test_options_without_effect_are_named() -> None:
+    (notice,) = load_client("sasl.username=u", "ssl.ca.location=/ca", "client.id=x").notices
+    assert notice.fields["options"] == "sasl.username, ssl.ca.location"
+    assert not load_client("security.protocol=SSL", "ssl.ca.location=/ca").notices
