@@ -26,6 +26,7 @@ SUMMARIES: Final = {
 
 
 @click.group(
+    "cdc-outbox",
     cls=Program,
     summaries=SUMMARIES,
     examples=(

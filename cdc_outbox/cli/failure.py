@@ -48,7 +48,7 @@ class Reporter:
         if isinstance(error, CdcOutboxError):
             message, remedy, code = str(error), error.next, error.exit_code
         elif isinstance(error, click.ClickException):
-            message, remedy, code = _usage(error)
+            message, remedy, code = _usage(error, self.command)
         else:
             message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             message = f"unexpected {message}"
@@ -96,12 +96,12 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _usage(error: click.ClickException) -> tuple[str, str, int]:
+def _usage(error: click.ClickException, command: str) -> tuple[str, str, int]:
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
     context = error.ctx if isinstance(error, click.UsageError) else None
-    remedy = f"{context.command_path if context else 'cdc-outbox'} --help"
-    return message, remedy, error.exit_code
+    path = context.command_path if context else f"cdc-outbox {command}".strip()
+    return message, f"{path} --help", error.exit_code
 
 
 def _option(args: Sequence[str], name: str) -> str | None:

@@ -107,8 +107,8 @@ def _parse_url(scheme: str, driver: str, rest: str) -> Dsn:
 def _split_host(host: str) -> tuple[str, str]:
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
-            raise ValueError("the brackets around its IPv6 address don't match")
+        if not name or not bracket or (port and not port.startswith(":")):
+            raise ValueError("the brackets around its IPv6 address aren't right")
         return name, port[1:]
     name, _, port = host.partition(":")
     return name, port
