@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
@@ -86,6 +87,30 @@ def set_up(
     root.setLevel(logging.WARNING)
     logging.getLogger(OURS).setLevel(level.upper())
     logging.captureWarnings(True)
+    _catch_strays()
+
+
+def _catch_strays() -> None:
+    """Log what Python would print to stderr by itself: every line there has to be ours.
+
+    Hooks that somebody else has set, a test runner for one, stay.
+    """
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _unraisable
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _in_thread
+
+
+def _unraisable(stray: sys.UnraisableHookArgs) -> None:
+    error = stray.exc_value
+    info = (type(error), error, stray.exc_traceback) if error is not None else None
+    logging.getLogger("python").warning(stray.err_msg or "an exception was ignored", exc_info=info)
+
+
+def _in_thread(stray: threading.ExceptHookArgs) -> None:
+    error = stray.exc_value
+    info = (type(error), error, stray.exc_traceback) if error is not None else None
+    logging.getLogger("python").error("a thread ended by an exception", exc_info=info)
 
 
 class _Stderr(logging.Handler):

@@ -24,7 +24,8 @@ SECRET_WORDS: Final = (
 
 _SHORT: Final = 8
 
-_USERINFO = re.compile(r"(\w://[^\s:/@]*):[^\s/]*@")
+# The word "password" there is an example's; as a secret it is known by value.
+_USERINFO = re.compile(r"(\w://[^\s:/@]*):(?!password@)[^\s/]*@")
 _ASSIGNMENT = re.compile(
     rf"""\b({"|".join(SECRET_WORDS)}|sasl[._]password|ssl[._]key[._]password)(\s*=\s*)"""
     r"""('(?:[^'\\]|\\.)*'?|"[^"]*"?|[^\s,;&]+)""",

@@ -15,6 +15,7 @@ from psycopg import pq
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.settings import (
     SETTINGS,
+    Setting,
     format_duration,
     format_size,
     load,
@@ -44,8 +45,8 @@ def test_sizes_come_back(size: int) -> None:
 
 
 @given(st.sampled_from([setting for setting in SETTINGS if setting.flag]), TEXT)
-def test_a_flag_is_read_or_refused(setting: object, text: str) -> None:
-    assert hasattr(setting, "flag")
+def test_a_flag_is_read_or_refused(setting: Setting, text: str) -> None:
+    assert setting.flag is not None
     with suppress(CdcOutboxError):
         load("start", {parameter(setting.flag): (text,)}, {}, NOWHERE)
 
@@ -80,9 +81,8 @@ def spell(value: object) -> str:
 
 @given(st.sampled_from(SETTINGS), TOML_VALUES)
 def test_a_file_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, setting: object, value: object
+    tmp_path_factory: pytest.TempPathFactory, setting: Setting, value: object
 ) -> None:
-    assert hasattr(setting, "key")
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text(f"{setting.key} = {spell(value)}\n", encoding="utf-8")
     with suppress(CdcOutboxError):

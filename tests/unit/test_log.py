@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from enum import Enum
@@ -248,3 +250,24 @@ def test_nobody_reads_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     log.set_up("info", "json")
     monkeypatch.setattr("sys.stderr", Closed())
     log.get("cdc_outbox.relay").info("streaming")
+
+
+def test_what_python_would_print_by_itself() -> None:
+    """An exception in a finaliser, one in a thread: lines like the others."""
+    code = """
+import threading
+from cdc_outbox import log
+log.set_up("info", "json")
+class Finaliser:
+    def __del__(self):
+        raise RuntimeError("in a finaliser")
+Finaliser()
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    finaliser, thread = (json.loads(line) for line in done.stderr.splitlines())
+    assert (finaliser["logger"], finaliser["level"]) == ("python", "warning")
+    assert "in a finaliser" in finaliser["exception"]
+    assert thread["exception"] == "ZeroDivisionError: division by zero"

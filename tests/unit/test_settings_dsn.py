@@ -108,6 +108,7 @@ class TestRedactor:
             ("sasl.password=abc, next", "sasl.password=***, next"),
             ("PASSWORD = abc", "PASSWORD = ***"),
             ("http://h:9464/livez", "http://h:9464/livez"),
+            ("postgresql://user:password@host/db", "postgresql://user:password@host/db"),
         ],
     )
     def test_shapes_of_secrets_that_nobody_told(self, text: str, clean: str) -> None:
