@@ -1,6 +1,6 @@
--- The role that the relay runs as, with no more than it needs: it may log in, stream the write-ahead log and keep
--- its witness. It needs no right on the outbox table. It has no password yet: set one, or let pg_hba.conf admit it.
--- Where only the provider may give the attribute replication, its role rds_replication stands for it.
+-- The role that the relay runs as, with no more than it needs: it may log in and stream the write-ahead log. It
+-- needs no right on the outbox table. It has no password yet: set one, or let pg_hba.conf admit it. Where only the
+-- provider may give the attribute replication, its role rds_replication stands for it.
 select set_config('cdc_outbox.role', {role_name}, false);
 do $$
 declare
@@ -17,15 +17,5 @@ begin
   elsif not (select rolreplication or rolsuper from pg_catalog.pg_roles where rolname = wanted) then
     execute format('alter role %I replication', wanted);
   end if;
-  if not has_database_privilege(wanted, current_database(), 'connect') then
-    execute format('grant connect on database %I to %I', current_database(), wanted);
-  end if;
-  if not has_schema_privilege(wanted, 'public', 'usage') then
-    execute format('grant usage on schema public to %I', wanted);
-  end if;
 end
 $$;
-grant select, insert, update, delete on table public.cdc_outbox_witness to {role};
-
--- Suggested, not needed: with it the relay can name age and query of a transaction that holds it up.
--- grant pg_read_all_stats to {role};

@@ -79,7 +79,11 @@ select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness
 
 @dataclass(frozen=True, slots=True)
 class InitOptions:
-    """What `init` may do. `only`: these steps alone, all if empty. `backfill` false: rows that are there now are left out."""
+    """What `init` may do.
+
+    `backfill` false: rows that are there now are left out. `only`: these steps alone, all if empty. `role`: make
+    this role for the relay. `wait`: seconds, for open transactions and for others at the same work.
+    """
 
     create_table: bool = False
     backfill: bool = True
@@ -259,22 +263,22 @@ class _Init:
         self.done("publication", name, "existed", statements)
 
     async def grants(self, role: str) -> None:
+        """Make the role that was asked for, with its rights."""
         statements = _role_sql(role)
-        able = False
+        found = []
         if await execute(self.owner, _WITNESS):
             found = await execute(self.owner, _GRANTED, (role,))
-            able = bool(found) and all(found[0])
-        if able:
+        if found and all(found[0]):
             self.done("grants", role, "existed", statements)
         else:
             await self.make("grants", role, statements)
 
     async def own_grants(self, relay: Connection) -> None:
-        """Where the relay's role isn't the owner, it may need rights on the witness that nobody asked for."""
+        """Where the relay's role isn't the owner, it needs rights on the witness though no role was named."""
         ((role,),) = await execute(relay, _SESSION_ROLE)
         granted = await execute(relay, _GRANTED, (role,))
         if not granted or not granted[0][0]:
-            await self.grants(str(role))
+            await self.make("grants", str(role), _grants_sql(str(role)))
 
     async def same_server(self, relay: Connection, server: Server) -> None:
         other = await identity(relay)
@@ -473,7 +477,15 @@ def _publication_sql(settings: Settings) -> sql.Composed:
 
 
 def _role_sql(role: str) -> sql.Composed:
-    return sql.SQL(ddl.read("role")).format(role=sql.Identifier(role), role_name=sql.Literal(role))
+    return _of_role("role", role) + sql.SQL("\n") + _grants_sql(role)
+
+
+def _grants_sql(role: str) -> sql.Composed:
+    return _of_role("grants", role)
+
+
+def _of_role(name: str, role: str) -> sql.Composed:
+    return sql.SQL(ddl.read(name)).format(role=sql.Identifier(role), role_name=sql.Literal(role))
 
 
 def _slot_sql(settings: Settings, options: InitOptions) -> sql.Composed:

@@ -1,0 +1,171 @@
+"""`drop` as its users run it: it asks, it refuses what is in use or foreign, and it can be repeated."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from tests.integration.conftest import Database
+from tests.integration.test_init import Set
+from tests.servers.postgres import PASSWORD
+from tests.servers.relay import clean_environment
+from tests.servers.wait import eventually
+
+ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+LEFT: LiteralString = (
+    "select (select count(*) from pg_publication), (select count(*) from cdc_outbox_witness),"
+    " (select count(*) from pg_replication_slots where slot_name like {} || '%')"
+)
+
+
+@pytest.fixture
+def place(database: Database, slot: str) -> Set:
+    return Set(database, slot)
+
+
+def left(place: Set) -> tuple[int, int, int]:
+    """How many publications, witness rows and slots there are."""
+    publications, rows, slots = place.execute(SQL(LEFT).format(Literal(place.slot)))[0]
+    return publications, rows, slots
+
+
+@ALL_VERSIONS
+def test_all_of_it_goes_and_twice_is_once(place: Set) -> None:
+    place.ok("--create-table")
+    assert left(place) == (1, 1, 1)
+    said = place.ok("--yes", command="drop")
+    assert said.splitlines() == [
+        f'removed slot "{place.slot}"',
+        f'removed witness row "{place.slot}"',
+        "removed publication outbox_pub",
+    ]
+    assert left(place) == (0, 0, 0)
+    assert "nothing to remove" in place.ok("--yes", command="drop")
+    assert place.value("select count(*) from outbox") == 0
+
+
+def test_nothing_there_at_all_is_fine(place: Set) -> None:
+    assert "nothing to remove" in place.ok("--yes", command="drop")
+
+
+@ALL_VERSIONS
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pending_slot_goes_too(place: Set, named: bool) -> None:
+    place.ok("--create-table")
+    pending = f"{place.slot}_pending"
+    place.execute("select pg_copy_logical_replication_slot(%s, %s, false)", (place.slot, pending))
+    if not named:
+        place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
+    place.ok("--yes", command="drop")
+    assert left(place) == (0, 0, 0)
+
+
+def test_an_interrupted_drop_is_finished_by_the_next(place: Set) -> None:
+    place.ok("--create-table")
+    place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
+    said = place.ok("--yes", command="drop")
+    assert f'witness row "{place.slot}"' in said
+    assert left(place) == (0, 0, 0)
+
+
+def test_without_a_terminal_it_asks_for_yes(place: Set) -> None:
+    place.ok("--create-table")
+    _, remedy = place.refused(command="drop", code=2)
+    assert remedy == f"cdc-outbox drop --yes --slot {place.slot}"
+    assert left(place) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_on_a_terminal_it_asks(place: Set, answer: str, code: int) -> None:
+    place.ok("--create-table")
+    master, slave = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cdc_outbox", "drop", "--slot", place.slot],
+            env=clean_environment({"CDC_OUTBOX_DSN": place.dsn}),
+            stdin=slave,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.write(master, f"{answer}\n".encode())
+        _, question = process.communicate(timeout=30)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert process.returncode == code
+    assert f'Remove the slot "{place.slot}", with ' in question
+    assert 'the publication "outbox_pub"? [y/N]' in question
+    assert left(place) == ((0, 0, 0) if answer == "y" else (1, 1, 1))
+
+
+@ALL_VERSIONS
+def test_a_slot_in_use_names_the_process_and_nothing_goes(place: Set) -> None:
+    place.ok("--create-table")
+    stream = psycopg.connect(f"{place.dsn}?replication=database", autocommit=True)
+    try:
+        stream.pgconn.send_query(
+            f"START_REPLICATION SLOT {place.slot} LOGICAL 0/0"
+            " (proto_version '1', publication_names 'outbox_pub')".encode()
+        )
+        active = SQL("select active_pid from pg_replication_slots where slot_name = {}").format(
+            Literal(place.slot)
+        )
+        pid = eventually(lambda: place.value(active), 10, "the slot is in use")
+        error, remedy = place.refused("--yes", command="drop", code=1)
+        assert error == f'the slot "{place.slot}" is in use by pid {pid}'
+        assert "stop the process" in remedy
+        assert left(place) == (1, 1, 1)
+    finally:
+        stream.pgconn.finish()
+    eventually(lambda: place.value(active) is None, 10, "the slot is free")
+    place.ok("--yes", command="drop")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select pg_create_physical_replication_slot(%s)",
+        "select pg_create_logical_replication_slot(%s, 'test_decoding')",
+    ],
+)
+def test_a_foreign_slot_stays(place: Set, statement: LiteralString) -> None:
+    place.execute("create publication outbox_pub")
+    place.execute(statement, (place.slot,))
+    try:
+        error, _ = place.refused("--yes", command="drop")
+        assert place.slot in error
+        assert place.slots() == [place.slot]
+        assert place.value("select count(*) from pg_publication") == 1
+    finally:
+        place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
+
+
+def test_the_publication_needs_its_owner_and_the_rest_does_not(place: Set) -> None:
+    role = place.slot
+    place.ok("--create-table", "--role", role)
+    place.execute(SQL("alter role {} password {}").format(Identifier(role), Literal(PASSWORD)))
+    try:
+        error, remedy = place.as_role(role).refused("--yes", command="drop")
+        assert "outbox_pub" in error
+        assert "drop publication outbox_pub;" in remedy
+        assert left(place) == (1, 0, 0)
+        place.as_role(role, admin=place.dsn).ok("--yes", command="drop")
+        assert left(place) == (0, 0, 0)
+    finally:
+        place.execute(SQL("drop owned by {}").format(Identifier(role)))
+        place.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def test_a_dropped_slot_can_be_made_again(place: Set) -> None:
+    place.ok("--create-table")
+    place.ok("--yes", command="drop")
+    assert place.steps()["slot"] == "created"
+    assert left(place) == (1, 1, 1)

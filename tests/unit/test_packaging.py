@@ -1,0 +1,88 @@
+"""What an installation holds: the SQL inside the package, and no package called `sql`.
+
+Wheel and editable wheel are built by the project's own backend and unpacked, which is what installing them does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAMES = sorted(path.name for path in (CHECKOUT / "sql").glob("*.sql"))
+
+LOOK = """
+import importlib.util, json, site, sys
+site.addsitedir(sys.argv[1])
+import cdc_outbox
+from cdc_outbox import ddl
+spec = importlib.util.find_spec("sql")
+print(json.dumps({
+    "package": cdc_outbox.__file__,
+    "directory": str(ddl.directory()),
+    "names": sorted(path.name for path in ddl.directory().glob("*.sql")),
+    "outbox": ddl.read("outbox"),
+    "sql": spec is not None and spec.origin,
+}))
+"""
+
+
+def build(kind: str, target: Path) -> Path:
+    """Build a wheel, `wheel` or `editable`, from the checkout; the file."""
+    script = f"import hatchling.build, sys; print(hatchling.build.build_{kind}(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, target], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    return target / done.stdout.split()[-1]
+
+
+def look(site: Path) -> dict[str, Any]:
+    """What a Python that isn't in the checkout finds with that directory as its site-packages."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOOK, site], cwd=site, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_carries_the_sql_inside_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cdc_outbox"}
+    assert sorted(name.removeprefix("cdc_outbox/sql/") for name in names if name.endswith(".sql")) == NAMES
+    assert "cdc_outbox/py.typed" in names
+
+
+def test_an_installed_wheel_finds_its_sql(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    found = look(tmp_path)
+    assert Path(found["package"]).is_relative_to(tmp_path)
+    assert Path(found["directory"]) == tmp_path / "cdc_outbox" / "sql"
+    assert found["names"] == NAMES
+    assert found["outbox"] == (CHECKOUT / "sql" / "outbox.sql").read_text()
+    assert found["sql"] is False
+
+
+def test_an_editable_install_reads_the_sql_of_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    with zipfile.ZipFile(build("editable", tmp_path)) as archive:
+        archive.extractall(tmp_path / "site")
+    found = look(tmp_path / "site")
+    assert Path(found["package"]).is_relative_to(CHECKOUT)
+    assert Path(found["directory"]) == CHECKOUT / "sql"
+    assert found["names"] == NAMES
+    # The checkout is on the path then, but its directory sql/ is no package that could stand before another.
+    assert found["sql"] in (False, None)
+    assert not (CHECKOUT / "sql" / "__init__.py").exists()
