@@ -7,7 +7,7 @@ and whether trying again helps.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 
 class CdcOutboxError(Exception):
@@ -85,7 +85,14 @@ class PoisonEvent(CdcOutboxError):
     exit_code = 70
 
     def __init__(
-        self, message: str, *, next: str, reason: str, lsn: int = 0, seq: int = 0, event_id: str | None = None
+        self,
+        message: str,
+        *,
+        next: str,  # noqa: A002 - as above
+        reason: str,
+        lsn: int = 0,
+        seq: int = 0,
+        event_id: str | None = None,
     ) -> None:
         super().__init__(message, next=next)
         self.reason = reason

@@ -1,0 +1,214 @@
+"""The hot path: from the frames of the stream to rows in the publisher's batches.
+
+Runs once per event and is one function on purpose. It parses no more than it needs (a tag, the relation's oid, the
+columns as slices), makes no object that it can do without, and never waits: where something has to be waited
+for (an unknown topic, the end of a budget) it stops between two frames and says so.
+
+Rows are told apart by relation oid, columns by the Relation message that came before them on this connection; the
+live catalogue knows nothing of rows of the past.
+"""
+
+from __future__ import annotations
+
+import time
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import PoisonEvent
+from cdc_outbox.event import TableName, event_id
+from cdc_outbox.postgres import pgoutput
+from cdc_outbox.postgres.protocol import EPOCH_US, KEEPALIVE, XLOG, XLOG_HEADER, decode_keepalive, malformed
+from cdc_outbox.publisher import TopicUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.acknowledge import Ledger
+    from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.event import Encoded, Values
+    from cdc_outbox.postgres.stream import ReplicationStream
+    from cdc_outbox.publisher import Publisher
+    from cdc_outbox.table.mapping import Mapping, Plan
+
+_log = log.get(__name__)
+
+SLICE: Final = 0.004
+"""Seconds after which other tasks get their turn."""
+
+BEHIND_US: Final = 50_000
+"""Microseconds between a commit and its sending that tell a backlog from a live stream."""
+
+_OID: Final = slice(XLOG_HEADER + 1, XLOG_HEADER + 5)
+
+_sent_at = Struct(">q").unpack_from
+_begin_at = pgoutput.begin_at
+_commit_at = pgoutput.commit_at
+_values_at = pgoutput.insert_values_at
+
+
+class Intake:
+    """What was taken from one stream, and where in it we are."""
+
+    def __init__(
+        self, stream: ReplicationStream, ledger: Ledger, mapping: Mapping, publisher: Publisher
+    ) -> None:
+        self._stream = stream
+        self._ledger = ledger
+        self._mapping = mapping
+        self._publisher = publisher
+        self._plans: dict[bytes, Callable[[Values, int, int, int], Encoded | str] | None] = {}
+        self._lsn = 0
+        self._commit_us = 0
+        self._place = 0
+        self._retry: Encoded | None = None
+        self._last: Encoded | str | None = None
+        self._lag_us = 0
+        self.plans: dict[TableName, Plan] = {}
+        self.received = 0
+        self.transactions = 0
+        self.skipped: dict[str, int] = {}
+        self.shutdown_signs = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether the server is sending a backlog, by its own clock."""
+        return self._lag_us > BEHIND_US
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Final LSN of the transaction under way (or the last one), and the place of the row to come."""
+        return self._lsn, self._place
+
+    def drain(self, *, rows: int, to_commit: bool = False) -> bool:
+        """Take what has arrived, for a slice of time or until `rows` more rows came.
+
+        `to_commit`: stop at the end of the transaction under way. Returns whether it stopped for a limit, so that
+        more may be waiting. Raises TopicUnknown (call again once the topic is prepared), PoisonEvent, MappingError,
+        ProtocolViolation and the errors of a stream that ended.
+        """
+        stream, ledger, publish = self._stream, self._ledger, self._publisher.publish
+        frame, plans, values_at = stream.frame, self._plans, _values_at
+        if self._retry is not None:
+            publish(self._retry, self._lsn, self._place)
+            self._retry = None
+            self._place += 1
+        if to_commit and not ledger.in_transaction:
+            return False
+        deadline = time.monotonic() + SLICE
+        lsn, commit_us, place = self._lsn, self._commit_us, self._place
+        received = self.received
+        last = received + rows
+        encoded = self._last
+        begin = b""
+        try:
+            length, view = frame(1)
+            while True:
+                if length <= 0:
+                    if length < 0:
+                        raise stream.ended()
+                    if time.monotonic() > deadline:
+                        return True
+                    stream.receive()
+                    length, view = frame(1)
+                    if length == 0:
+                        return False
+                    continue
+                data = bytes(view)
+                if data[0] == XLOG and length > XLOG_HEADER:
+                    tag = data[XLOG_HEADER]
+                    if tag == pgoutput.INSERT:
+                        encode = plans.get(data[_OID])
+                        if encode is not None:
+                            received += 1
+                            encoded = encode(values_at(data, XLOG_HEADER), lsn, place, commit_us)
+                            if isinstance(encoded, str):
+                                self._skip(encoded)
+                            else:
+                                try:
+                                    publish(encoded, lsn, place)
+                                except TopicUnknown:
+                                    self._retry = encoded
+                                    raise
+                        else:
+                            self._foreign(data)
+                        place += 1
+                        if received >= last:
+                            return True
+                    elif tag == pgoutput.BEGIN:
+                        begin = data
+                        lsn, commit_us, _ = _begin_at(data, XLOG_HEADER)
+                        ledger.begin(lsn)
+                        place = 0
+                    elif tag == pgoutput.COMMIT:
+                        ledger.commit(_commit_at(data, XLOG_HEADER)[1])
+                        self.transactions += 1
+                        if to_commit:
+                            return False
+                    else:
+                        self._other(data)
+                elif data[0] == KEEPALIVE:
+                    self._keepalive(data)
+                else:
+                    raise malformed(f"a frame of {length} bytes with the tag {data[0]:#04x}")
+                length, view = frame(1)
+        finally:
+            self._lsn, self._commit_us, self._place = lsn, commit_us, place
+            self.received = received
+            self._last = encoded
+            if begin:
+                self._lag_us = _sent_at(begin, 17)[0] + EPOCH_US - commit_us
+
+    @property
+    def last_id(self) -> str | None:
+        """The id of the row that was taken last."""
+        return None if self._last is None or isinstance(self._last, str) else event_id(self._last)
+
+    def poison(self, error: CdcOutboxError, *, reason: str) -> PoisonEvent:
+        """The row that waits to be published again, as a poison event, for a cause that lies outside of it."""
+        encoded = self._retry
+        return PoisonEvent(
+            str(error),
+            next=error.next,
+            reason=reason,
+            lsn=self._lsn,
+            seq=self._place,
+            event_id=event_id(encoded) if encoded is not None else None,
+        )
+
+    def _keepalive(self, data: bytes) -> None:
+        keepalive = decode_keepalive(data)
+        self._lag_us = 0
+        self._stream.heard(keepalive.end)
+        self._ledger.idle(keepalive.end)
+        if keepalive.reply and self._stream.asked():
+            self.shutdown_signs = True
+
+    def _skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def _foreign(self, data: bytes) -> None:
+        if data[_OID] not in self._plans:
+            raise malformed(f"a row of relation {int.from_bytes(data[_OID])}, which was never described")
+        self._skip("foreign")
+
+    def _other(self, data: bytes) -> None:
+        message = pgoutput.decode(data[XLOG_HEADER:])
+        if isinstance(message, pgoutput.Relation):
+            self._plan(message)
+        elif isinstance(message, pgoutput.Unknown):
+            self._skip("unknown_message")
+
+    def _plan(self, relation: pgoutput.Relation) -> None:
+        key = relation.oid.to_bytes(4)
+        if not self._mapping.wants(relation):
+            self._plans[key] = None
+            return
+        table = TableName(relation.namespace, relation.name)
+        known = self.plans.get(table)
+        plan = self._mapping.plan(relation, known)
+        self._plans[key] = plan.encode
+        described = plan.describe()
+        if known is None or known.describe() != described:
+            _log.info("mapping", table=str(table), columns=described)
+        self.plans[table] = plan

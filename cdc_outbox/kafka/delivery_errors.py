@@ -1,0 +1,80 @@
+"""What a broker's refusal means: the row's fault, the environment's, or an unknown outcome.
+
+Poison is a property of the row. Everything else is waited for: a right that was withdrawn or a full disk comes back,
+and skipping would lose events. Codes: https://kafka.apache.org/protocol.html#protocol_error_codes
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka import errors as kafka
+
+from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
+
+_INVALID_RECORD: Final = 87
+
+_RECORDS: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError, kafka.InvalidTimestampError)
+
+_HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
+    kafka.TopicAuthorizationFailedError: (
+        "the cluster doesn't allow us to write to topic {topic}",
+        "grant it: kafka-acls --add --allow-principal <ours> --operation Write --operation Describe --topic {topic}",
+    ),
+    kafka.ClusterAuthorizationFailedError: (
+        "the cluster doesn't allow us an idempotent producer",
+        "grant it: kafka-acls --add --allow-principal <ours> --operation IdempotentWrite --cluster",
+    ),
+    kafka.UnknownTopicOrPartitionError: (
+        "the cluster has no topic {topic}",
+        "create the topic, or start with --create-topics",
+    ),
+    kafka.InvalidTopicError: (
+        "the cluster refuses the topic name {topic}",
+        "check the topic on the cluster: kafka-topics --describe --topic {topic}",
+    ),
+    kafka.PolicyViolationError: (
+        "a policy of the cluster refuses what we write to topic {topic}",
+        "ask who runs the cluster for its create and alter policies",
+    ),
+    kafka.NotLeaderForPartitionError: (
+        "a partition of topic {topic} has no leader",
+        "check the brokers: kafka-topics --describe --unavailable-partitions",
+    ),
+    kafka.LeaderNotAvailableError: (
+        "a partition of topic {topic} has no leader",
+        "check the brokers: kafka-topics --describe --unavailable-partitions",
+    ),
+}
+
+
+def concerns_records(error: kafka.KafkaError) -> bool:
+    """Whether a record of the batch is to blame, though the broker doesn't say which."""
+    return isinstance(error, _RECORDS) or getattr(error, "errno", None) == _INVALID_RECORD
+
+
+def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
+    """The error of a delivery that failed for another reason than its records."""
+    for known, (message, remedy) in _HELD.items():
+        if isinstance(error, known):
+            return Held(message.format(topic=topic), next=remedy.format(topic=topic))
+    return KafkaUnavailable(
+        f"a delivery to topic {topic} failed: {type(error).__name__}",
+        next="nothing to do: a new producer starts again from the last confirmed LSN",
+    )
+
+
+def poison(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int) -> PoisonEvent:
+    """The error of a single record that the broker refuses."""
+    large = isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError)
+    return PoisonEvent(
+        f"{topic}[{partition}] refuses the event: {type(error).__name__}",
+        next=(
+            f"raise max.message.bytes of topic {topic}, or correct the row"
+            if large
+            else f"compare the event with the settings of topic {topic}, or correct the row"
+        ),
+        reason="too_large" if large else "refused",
+        lsn=lsn,
+        seq=seq,
+    )

@@ -1,0 +1,367 @@
+"""Batches for Kafka: order per partition, and no linger.
+
+**When to send.** A row is appended to the open batch of its partition (its *lane*). An open batch leaves when nothing
+is in flight, as Nagle's algorithm has it: a lone event leaves at once, and under load batches grow by themselves
+while the last request is out. A full batch leaves as soon as its lane is free.
+
+**Order.** A lane hands the client one batch at a time, and the next only after the broker has confirmed it. The client
+would take more, but a batch that fails for good leaves a hole, and a broker that knows nothing of this producer
+yet accepts the batch behind the hole. On any delivery error the whole publisher is thrown away.
+
+**Outages.** With idempotence the client retries for ever, and its sequence numbers let no retry appear twice; so
+an absent broker is waited for. Where all brokers come back under other addresses, the bootstrap list finds them.
+
+**Too large.** A size limit rejects a whole batch and doesn't name the record, so a lane whose batch was rejected
+goes on in halves, down to a single record. Only that one is poison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiokafka.errors import KafkaError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
+from cdc_outbox.event import event_id
+from cdc_outbox.kafka import client, delivery_errors, topics
+from cdc_outbox.kafka.partitioner import HASHES
+from cdc_outbox.publisher import TopicUnknown
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.producer.message_accumulator import BatchBuilder
+
+    from cdc_outbox.acknowledge import Ledger, Mark
+    from cdc_outbox.event import Encoded
+    from cdc_outbox.publisher import Deliveries
+    from cdc_outbox.settings import KafkaSettings
+
+_log = log.get(__name__)
+
+ROUND: Final = 0.02
+"""Seconds after which open batches stop waiting for what is in flight (a partition without a leader, say)."""
+
+STALLED: Final = 3.0
+"""Seconds without a confirmation after which the bootstrap list is asked for other addresses."""
+
+_OVERHEAD: Final = 96
+"""Bytes that a record takes beside its key and value, about."""
+
+_HASHES_KEPT: Final = 16_384
+_UNLIMITED: Final = 1 << 62
+
+
+class Batch:
+    """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back."""
+
+    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "records")
+
+    def __init__(self, lane: Lane, records: BatchBuilder, mark: Mark, first: tuple[int, int]) -> None:
+        self.lane = lane
+        self.records = records
+        self.mark = mark
+        self.first = first
+        self.last_lsn, self.last_seq = first
+        self.count = 0
+        self.bytes = 0
+
+
+class Lane:
+    """One partition: an open batch, full ones that wait, and at most one that is out."""
+
+    __slots__ = ("delivered", "full", "max_count", "number", "open", "out", "topic")
+
+    def __init__(self, topic: str, number: int, delivered: tuple[int, int], max_count: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.delivered = delivered
+        self.max_count = max_count
+        self.open: Batch | None = None
+        self.full: deque[Batch] = deque()
+        self.out: Batch | None = None
+
+
+class KafkaPublisher:
+    """An idempotent producer for the time of one session. See `cdc_outbox.publisher.Publisher`."""
+
+    def __init__(self, settings: KafkaSettings, ledger: Ledger, deliveries: Deliveries) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._deliveries = deliveries
+        self._replay_until = deliveries.until
+        self._hash = HASHES[settings.partitioner]
+        self._hashes: dict[bytes, int] = {}
+        self._lanes: dict[str, list[Lane]] = {}
+        self._waiting: list[Lane] = []
+        self._submissions: deque[Batch] = deque()
+        self._submit = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._out = 0
+        self._round_started = 0.0
+        self._round_timer: asyncio.TimerHandle | None = None
+        self._last_confirmation = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._max_record = client.max_request_size(settings)
+        self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
+        self.inflight_bytes = 0
+        self.inflight_events = 0
+        self.published: dict[str, int] = {}
+        self._producer: AIOKafkaProducer = client.producer(settings)
+
+    async def start(self) -> None:
+        """Connect to the cluster.
+
+        Raises KafkaUnavailable when no broker answers, SetupError where credentials or protocol are wrong.
+        """
+        await client.start(self._producer, self._settings)
+        self._tasks = [
+            asyncio.create_task(self._submitter(), name="kafka-submitter"),
+            asyncio.create_task(self._watch(), name="kafka-watch"),
+        ]
+
+    async def prepare(self, topic: str) -> None:
+        """Make lanes for a topic: look it up, and create it where that was asked for.
+
+        Raises Held (or PoisonEvent, by `kafka.unknown_topic`) while the cluster doesn't have it.
+        """
+        count = await topics.partitions(self._producer, self._settings, topic)
+        if topic in self._lanes:
+            await self.settled()  # keys move to other partitions: nothing of them may still be under way
+        place, limits = self._deliveries.place, self._deliveries.limits
+        self._lanes[topic] = [
+            Lane(topic, number, place(topic, number, count), limits.get((topic, number), _UNLIMITED))
+            for number in range(count)
+        ]
+
+    def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
+        """Append a row to its lane. Raises TopicUnknown, PoisonEvent."""
+        topic, number, key, value, timestamp, headers = encoded
+        lanes = self._lanes.get(topic)
+        if lanes is None:
+            raise TopicUnknown(topic)
+        size = _OVERHEAD
+        if value is not None:
+            size += len(value)
+        if number is None:
+            if key is None:
+                # The place decides, so that a row which comes again after a restart goes to the same partition.
+                number = (lsn >> 3) + seq
+            else:
+                size += len(key)
+                hashed = self._hashes.get(key)
+                if hashed is None:
+                    hashed = self._remember_hash(key)
+                number = hashed
+            lane = lanes[number % len(lanes)]
+        elif 0 <= number < len(lanes):
+            lane = lanes[number]
+        else:
+            raise _no_such_partition(encoded, len(lanes), lsn, seq)
+        if lsn <= self._replay_until and (lsn, seq) <= lane.delivered:
+            return
+        if size + 64 * len(headers) > self._max_record:
+            self._check_size(encoded, lsn, seq)
+        batch = lane.open
+        if batch is None:
+            batch = self._open(lane, lsn, seq)
+        elif batch.count >= lane.max_count:
+            self._close(lane, batch)
+            batch = self._open(lane, lsn, seq)
+        if batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers) is None:
+            self._close(lane, batch)
+            batch = self._open(lane, lsn, seq)
+            batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
+        batch.last_lsn = lsn
+        batch.last_seq = seq
+        batch.count += 1
+        batch.bytes += size
+        self.inflight_bytes += size
+
+    def _remember_hash(self, key: bytes) -> int:
+        hashes = self._hashes
+        if len(hashes) >= _HASHES_KEPT:
+            hashes.clear()
+        hashed = hashes[key] = self._hash(key)
+        return hashed
+
+    def _check_size(self, encoded: Encoded, lsn: int, seq: int) -> None:
+        _, _, key, value, _, headers = encoded
+        size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers])
+        if size > self._max_record:
+            raise PoisonEvent(
+                f"the event is {size} bytes as a Kafka record, and max.request.size is {self._max_record}",
+                next="raise max.request.size under [kafka.client], and the topic's max.message.bytes with it",
+                reason="too_large",
+                lsn=lsn,
+                seq=seq,
+                event_id=event_id(encoded),
+            )
+
+    def _open(self, lane: Lane, lsn: int, seq: int) -> Batch:
+        batch = Batch(lane, self._producer.create_batch(), self._ledger.open(), (lsn, seq))
+        lane.open = batch
+        if lane.out is None and not lane.full:
+            self._waiting.append(lane)
+        return batch
+
+    def _close(self, lane: Lane, batch: Batch) -> None:
+        """The open batch is full: it leaves as soon as its lane is free."""
+        lane.open = None
+        if lane.out is None and not lane.full:
+            self._send(lane, batch)
+        else:
+            lane.full.append(batch)
+
+    def flush(self) -> None:
+        """Send open batches, if nothing is in flight or the round has lasted too long."""
+        if not self._waiting:
+            return
+        now = time.monotonic()
+        if self._out and now - self._round_started < ROUND:
+            if self._round_timer is None:
+                self._round_timer = asyncio.get_running_loop().call_later(ROUND, self._end_round)
+            return
+        self._round_started = now
+        waiting, self._waiting = self._waiting, []
+        for lane in waiting:
+            batch = lane.open
+            if batch is not None and lane.out is None:
+                lane.open = None
+                self._send(lane, batch)
+
+    def _end_round(self) -> None:
+        self._round_timer = None
+        self.flush()
+
+    def _send(self, lane: Lane, batch: Batch) -> None:
+        lane.out = batch
+        self._out += 1
+        self.inflight_events += batch.count
+        batch.records.close()
+        self._submissions.append(batch)
+        self._submit.set()
+
+    async def _submitter(self) -> None:
+        """Hand batches to the client. It never waits there: topics are known and each lane is free."""
+        submissions, send = self._submissions, self._producer.send_batch
+        partitions = self._producer.client.cluster.partitions_for_topic
+        while True:
+            await self._submit.wait()
+            self._submit.clear()
+            while submissions:
+                batch = submissions.popleft()
+                lane = batch.lane
+                if partitions(lane.topic) is None:
+                    # The client would ask the cluster for this topic by name, which may create it.
+                    self._fail(topics.missing(lane.topic))
+                    return
+                try:
+                    confirmation = await send(batch.records, lane.topic, partition=lane.number)
+                except KafkaError as error:
+                    self._fail(delivery_errors.translate(error, lane.topic))
+                    return
+                confirmation.add_done_callback(partial(self._confirmed, batch))
+
+    def _confirmed(self, batch: Batch, confirmation: asyncio.Future[object]) -> None:
+        lane = batch.lane
+        if confirmation.cancelled():
+            return
+        error = confirmation.exception()
+        if error is not None:
+            self._rejected(batch, error)
+            return
+        self._ledger.settle(batch.mark)
+        lane.delivered = (batch.last_lsn, batch.last_seq)
+        self._deliveries.settle(lane.topic, lane.number, lane.delivered)
+        self.published[lane.topic] = self.published.get(lane.topic, 0) + batch.count
+        self.inflight_bytes -= batch.bytes
+        self.inflight_events -= batch.count
+        self._out -= 1
+        self._last_confirmation = time.monotonic()
+        lane.out = None
+        if lane.full:
+            self._send(lane, lane.full.popleft())
+        elif lane.open is not None:
+            self._waiting.append(lane)
+        if not self._out:
+            self.flush()
+        self._progress.set()
+
+    def _rejected(self, batch: Batch, error: BaseException) -> None:
+        lane = batch.lane
+        if not isinstance(error, KafkaError):
+            self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
+        elif not delivery_errors.concerns_records(error):
+            self._fail(delivery_errors.translate(error, lane.topic))
+        elif batch.count > 1:
+            self._deliveries.limits[lane.topic, lane.number] = batch.count // 2
+            self._fail(
+                Held(
+                    f"{lane.topic}[{lane.number}] refused a batch of {batch.count} records ({type(error).__name__})",
+                    next="nothing to do: the same records go out in smaller batches",
+                )
+            )
+        else:
+            lsn, seq = batch.first
+            self._fail(delivery_errors.poison(error, lane.topic, lane.number, lsn, seq))
+
+    def _fail(self, error: CdcOutboxError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+        self._progress.set()
+
+    async def room(self) -> None:
+        """Wait until something in flight was confirmed, or everything failed."""
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def settled(self) -> None:
+        """Wait until everything that was published is confirmed.
+
+        Raises the error that makes it impossible.
+        """
+        while self._ledger.unsettled:
+            if self.failed.done():
+                raise self.failed.result()
+            self.flush()
+            await self.room()
+
+    async def _watch(self) -> None:
+        """Notice partitions that were added, and brokers that have come back elsewhere."""
+        cluster = self._producer.client.cluster
+        while True:
+            await asyncio.sleep(1.0)
+            for topic, lanes in self._lanes.items():
+                known = cluster.partitions_for_topic(topic)
+                if known is not None and len(known) != len(lanes):
+                    self._fail(topics.changed(topic, len(lanes), len(known), self._settings))
+                    return
+            if self._out and time.monotonic() - self._last_confirmation > STALLED:
+                await client.bootstrap_again(self._producer, self._settings)
+
+    async def stop(self, *, within: float) -> None:
+        """End the producer; what isn't confirmed by then has an unknown outcome."""
+        if self._round_timer is not None:
+            self._round_timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await client.stop(self._producer, within=within)
+
+
+def _no_such_partition(encoded: Encoded, count: int, lsn: int, seq: int) -> PoisonEvent:
+    topic, number = encoded[:2]
+    return PoisonEvent(
+        f"the event names partition {number}, and topic {topic} has {count}",
+        next=f"add partitions to {topic}, or correct the row that the event came from",
+        reason="partition",
+        lsn=lsn,
+        seq=seq,
+        event_id=event_id(encoded),
+    )

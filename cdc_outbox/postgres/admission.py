@@ -1,0 +1,206 @@
+"""Before a stream: is the server the right one, is everything as it should be, and is the slot free?
+
+An admission holds the control connection of a session and what was found on it. `check` refuses, `stand_by` waits,
+`stream` starts; since a hot standby may wait for days, everything is checked again just before the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import PostgresUnavailable
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import publication, server, slot, synchronous, witness
+from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
+from cdc_outbox.postgres.control import Control
+from cdc_outbox.postgres.guard import Guarded
+from cdc_outbox.postgres.stream import ReplicationStream
+from cdc_outbox.postgres.witness import Absent, Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.errors import SetupError
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.server import Server
+    from cdc_outbox.settings import PostgresSettings
+
+_log = log.get(__name__)
+
+POLL: Final = 0.5
+"""Seconds between a standby's looks at the slot."""
+
+
+class Admission:
+    """The control connection of a session, and what it showed."""
+
+    def __init__(self, settings: PostgresSettings, tables: tuple[TableName, ...]) -> None:
+        self._settings = settings
+        self._tables = tables
+        self.application_name = f"cdc-outbox/{settings.slot}"
+        self.control: Control
+        self.server: Server
+        self.publication: PublicationState
+        self.witness: Witness | Absent
+        self.position: LSN | None = None
+        """Where the slot stood at the check."""
+
+    async def open(self) -> None:
+        """Connect. Raises SetupError, MissingRight, PostgresUnavailable; also while the server is a standby."""
+        connection = await connect_control(self._settings, application_name=self.application_name)
+        self.control = Control(connection)
+        self.server = await self.control.run(server.identity)
+        if self.server.in_recovery:
+            raise PostgresUnavailable(
+                f"PostgreSQL at {self.server.place} is a standby",
+                next="nothing to do: the relay waits until it is promoted, or name the primary in the DSN",
+            )
+        await self.control.run(server.require_able)
+
+    async def reconnect(self) -> None:
+        """Make the control connection anew, to the server that streams.
+
+        Raises PostgresShutdown where that one ends, PostgresUnavailable where another one answers.
+        """
+        before = self.control
+        connection = await connect_control(
+            self._settings, application_name=self.application_name, timeout=2.0, like=before.connection
+        )
+        self.control = Control(connection)
+        await before.close()
+        server.require_same(await self.control.run(server.identity), self.server)
+
+    async def check(self, *, accept_gap: bool) -> None:
+        """Refuse to stream where events could be lost or hidden.
+
+        `accept_gap`: a gap or an incident that would be refused is taken as it is, and the witness says so from then
+        on. Raises the SetupError that says what is wrong.
+        """
+        name = self._settings.slot
+        # The slot is read before the witness: both only grow, and the witness is written first.
+        found, pending = await self.control.run(lambda conn: slot.finish_pending(conn, self._settings))
+        self.publication = await self.control.run(
+            lambda conn: publication.look(conn, self._settings.publication, self._tables)
+        )
+        self.witness = await self.control.run(lambda conn: witness.read(conn, name))
+        if found is not None or isinstance(self.witness, Absent):
+            slot.require(found, name, pending=pending)
+        self.publication.require()
+        judged = witness.judge(name, self.witness, found, self.server)
+        replaced = witness.judge_publication(
+            name, self.witness, self.publication.identity, self.publication.insert_lsn
+        )
+        for verdict in (judged, replaced):
+            if verdict.error is not None:
+                self._refuse_unless(accept_gap and found is not None, verdict.error)
+            if verdict.note is not None:
+                _log.warning("noticed", what=verdict.note, slot=name)
+        ((names,),) = await self.control.run(
+            lambda conn: execute(conn, "select current_setting('synchronous_standby_names')")
+        )
+        synchronous.require_none(str(names), self.application_name)
+        self.position = found.confirmed_flush_lsn if found is not None else None
+        await self._renew_witness(accepted=accept_gap)
+
+    def _refuse_unless(self, accepted: bool, error: SetupError) -> None:
+        if not accepted:
+            raise error
+        _log.warning("gap accepted", error=str(error), slot=self._settings.slot)
+
+    async def _renew_witness(self, *, accepted: bool) -> None:
+        """Make the row where there is none, and let it speak of this server and publication."""
+        if self.witness is Absent.TABLE or self.position is None:
+            return
+        known = self.witness if isinstance(self.witness, Witness) else None
+        same_server = (
+            known is not None
+            and known.system_identifier == self.server.system_identifier
+            and known.timeline == self.server.timeline
+        )
+        row = Witness(
+            slot=self._settings.slot,
+            system_identifier=self.server.system_identifier,
+            timeline=self.server.timeline or 0,
+            position=max(known.position, self.position) if known and same_server else self.position,
+            publication=str(self.publication.identity),
+            incidents=known.incidents if known is not None and not accepted else (),
+            snapshot=known.snapshot if known is not None and same_server and not accepted else None,
+        )
+        if row != known:
+            await self.control.run(lambda conn: witness.write(conn, row))
+        self.witness = row
+
+    async def stand_by(self, standing_by: Callable[[int], None]) -> None:
+        """Wait while another walsender has the slot; `standing_by` is told its process id."""
+        while True:
+            found = await self.control.run(lambda conn: slot.inspect(conn, self._settings.slot))
+            if found is None or not found.active:
+                return
+            standing_by(found.active_pid or 0)
+            await asyncio.sleep(POLL)
+
+    async def stream(self) -> ReplicationStream:
+        """Start the slot's walsender on the server of the control connection.
+
+        Raises SlotBusy when another was quicker, and what `sqlstate` has for the start.
+        """
+        connection = await connect_replication(
+            self._settings, application_name=self.application_name, like=self.control.connection
+        )
+        try:
+            server.require_same(self.server, await server.identify(connection))
+            stream = ReplicationStream(connection, sender_timeout=await _sender_timeout(connection))
+            await stream.start(self._settings.slot, self._settings.publication)
+        except BaseException:
+            await connection.close()
+            raise
+        return stream
+
+    def guarded(self, stream: ReplicationStream) -> Guarded:
+        """What the guard watches while this stream runs."""
+        return Guarded(
+            slot=self._settings.slot,
+            publication=self._settings.publication,
+            tables=self._tables,
+            application_name=self.application_name,
+            timeline=self.server.timeline or 0,
+            walsender_pid=stream.pid,
+        )
+
+    async def write_witness(self, **changes: object) -> None:
+        """Replace fields of the witness row, if there is the table."""
+        if isinstance(self.witness, Witness):
+            row = replace(self.witness, **changes)  # type: ignore[arg-type]  # fields of Witness, by their names
+            await self.control.run(lambda conn: witness.write(conn, row))
+            self.witness = row
+
+    async def end_of_wal(self) -> LSN:
+        """A position behind everything that is committed now, which the stream reaches even if nothing more comes."""
+        for _ in range(20):
+            ((inserted, flushed),) = await self.control.run(lambda conn: execute(conn, _END_OF_WAL))
+            if LSN.parse(flushed) >= LSN.parse(inserted):
+                break
+            await asyncio.sleep(0.1)  # the WAL writer flushes asynchronous commits a few times a second
+        return LSN.parse(flushed)
+
+    async def close(self) -> None:
+        """Close the control connection."""
+        with suppress(AttributeError):  # it was never opened
+            await self.control.close()
+
+
+_END_OF_WAL: Final = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
+
+
+async def _sender_timeout(connection: Connection) -> float:
+    ((milliseconds,),) = await execute(
+        connection,
+        "select setting::int8::text from pg_settings where name = 'wal_sender_timeout'",
+        stage="identify",
+    )
+    return int(milliseconds) / 1000

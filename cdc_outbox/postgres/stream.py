@@ -1,0 +1,245 @@
+"""The replication stream: one socket with one owner.
+
+It starts the slot's walsender at 0/0 (the slot alone knows where to go on), hands out what has arrived without
+ever waiting inside, and writes status updates. The confirmed position is one monotonic value with one writer,
+`confirm()`; a status update repeats it, so that any of them may be lost.
+
+libpq reads at most a buffer's worth a call, hence `receive()` after the frames that it brought were taken, until it
+brings nothing. https://www.postgresql.org/docs/current/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from psycopg import OperationalError
+from psycopg.pq import ExecStatus
+
+from cdc_outbox.errors import PostgresUnavailable
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.protocol import EPOCH_US, encode_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.postgres.connection import Connection
+
+REPLY_SPACING: Final = 0.1
+"""Seconds between answers to keepalives that ask for one: a server that shuts down asks thousands of times a second."""
+
+_STORM: Final = 50
+"""Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down."""
+
+
+def start_command(slot: str, publication: str) -> bytes:
+    """START_REPLICATION for pgoutput. The publication is an identifier inside a string: `"` doubles, then `'`."""
+    quoted_slot = '"' + slot.replace('"', '""') + '"'
+    quoted_publication = ('"' + publication.replace('"', '""') + '"').replace("'", "''")
+    return (
+        f"START_REPLICATION SLOT {quoted_slot} LOGICAL 0/0"
+        f" (proto_version '1', publication_names '{quoted_publication}')"
+    ).encode()
+
+
+class ReplicationStream:
+    """A started logical replication connection."""
+
+    def __init__(self, connection: Connection, *, sender_timeout: float) -> None:
+        self.sender_timeout = sender_timeout
+        """The server ends the walsender after so many seconds without a word from us; 0 for never."""
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._confirmed = LSN(0)
+        self._received = 0
+        self._last_status = 0.0
+        self._asked_at: float | None = None
+        self._reply_due = False
+        self._storm_since = 0.0
+        self._storm_count = 0
+        self._flushing = False
+        self.status_updates = 0
+        self.keepalives = 0
+        self.frame: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
+        """`frame(1)` takes the next CopyData: its length (0: none yet, -1: the copy has ended) and its bytes."""
+
+    @property
+    def pid(self) -> int:
+        """The walsender's process id."""
+        return self._pgconn.backend_pid
+
+    @property
+    def over_tcp(self) -> bool:
+        """Whether each message of the walsender wakes the reader (postgres over TCP), unlike on a Unix socket."""
+        return not self._pgconn.host.startswith(b"/")
+
+    @property
+    def confirmed(self) -> LSN:
+        """The position that the server has been told to forget up to."""
+        return self._confirmed
+
+    async def start(self, slot: str, publication: str) -> None:
+        """Send START_REPLICATION and wait until the server streams.
+
+        Raises SlotBusy, SlotMissing, SlotLost and the rest of `sqlstate`'s table.
+        """
+        pgconn = self._pgconn
+        pgconn.nonblocking = 1
+        pgconn.send_query(start_command(slot, publication))
+        while pgconn.flush():
+            await self._wait(write=True)
+        while True:
+            self.receive()
+            if not pgconn.is_busy():
+                break
+            await self.readable()
+        result = pgconn.get_result()
+        if result is None:
+            raise self._gone(OperationalError("no answer to START_REPLICATION"))
+        if result.status != ExecStatus.COPY_BOTH:
+            raise sqlstate.from_result(result, stage="start", encoding=self._encoding)
+
+    @property
+    def _encoding(self) -> str:
+        return self._connection.info.encoding
+
+    async def readable(self) -> None:
+        """Wait until the socket has something to read."""
+        await self._wait(write=False)
+
+    async def _wait(self, *, write: bool) -> None:
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        fd = self._pgconn.socket
+        add, remove = (
+            (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+        )
+        add(fd, _wake, ready)
+        try:
+            await ready
+        finally:
+            remove(fd)
+
+    def receive(self) -> None:
+        """Take what the socket has, without waiting.
+
+        Raises PostgresUnavailable when the connection is gone.
+        """
+        try:
+            self._pgconn.consume_input()
+        except OperationalError as error:
+            raise self._gone(error) from error
+
+    def heard(self, position: int) -> None:
+        """A keepalive came, with how far the server has sent."""
+        self.keepalives += 1
+        self._received = position
+
+    def alive(self) -> None:
+        """Bytes came; or nobody reads because of back-pressure, so that nothing can be concluded."""
+        self._asked_at = None
+
+    def asked(self) -> bool:
+        """The server wants an answer; return whether it asks so often that it must be shutting down."""
+        now = time.monotonic()
+        self._reply_due = True
+        if now - self._storm_since > 1.0:
+            self._storm_since, self._storm_count = now, 0
+        self._storm_count += 1
+        return self._storm_count > _STORM
+
+    def ended(self) -> CdcOutboxError:
+        """The error that says why the copy ended (after `frame` answered -1)."""
+        try:
+            result = self._pgconn.get_result()
+        except OperationalError as error:
+            return self._gone(error)
+        if result is None or not result.error_message:
+            return self._gone(OperationalError("the server ended the stream"))
+        return sqlstate.from_result(result, stage="stream", encoding=self._encoding)
+
+    def _gone(self, error: Exception) -> PostgresUnavailable:
+        text = str(error).strip().splitlines()
+        return PostgresUnavailable(
+            f"the replication connection was lost: {text[0] if text else 'closed by the server'}",
+            next="nothing to do: the relay reconnects by itself",
+        )
+
+    def confirm(self, lsn: LSN) -> bool:
+        """Raise the confirmed position; the next status update carries it. Never lowers it."""
+        if lsn <= self._confirmed:
+            return False
+        self._confirmed = lsn
+        return True
+
+    def reply_if_due(self, now: float) -> None:
+        """Answer keepalives that asked for it, a few times a second at most."""
+        if self._reply_due and now - self._last_status >= REPLY_SPACING:
+            self.send_status()
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since we asked for a reply that hasn't come; 0 when none is awaited."""
+        return now - self._asked_at if self._asked_at is not None else 0.0
+
+    def send_status(self, *, ask: bool = False) -> None:
+        """Write a status update without waiting; `ask` requests a keepalive in return."""
+        confirmed = int(self._confirmed)
+        received = max(confirmed, self._received)
+        now_us = time.time_ns() // 1000 - EPOCH_US
+        update = encode_status(received, confirmed, confirmed, now_us, ask)
+        try:
+            if self._pgconn.put_copy_data(update) == 0:
+                return  # the send buffer is full: the next status update says it all again
+            pending = self._pgconn.flush()
+        except OperationalError as error:
+            raise self._gone(error) from error
+        now = time.monotonic()
+        self._last_status = now
+        self._reply_due = False
+        self.status_updates += 1
+        if ask and self._asked_at is None:
+            self._asked_at = now
+        if pending and not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().add_writer(self._pgconn.socket, self._flush)
+
+    def _flush(self) -> None:
+        try:
+            done = self._pgconn.flush() == 0
+        except OperationalError:
+            done = True  # the reader meets the same error and raises it
+        if done:
+            self._flushing = False
+            asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+
+    async def close(self, *, within: float = 1.0) -> None:
+        """Say CopyDone and close; never takes longer than `within` seconds and never raises for a dead peer."""
+        try:
+            async with asyncio.timeout(within):
+                await self._say_goodbye()
+        except (TimeoutError, OperationalError, PostgresUnavailable):
+            pass  # the peer is gone or frozen: closing the socket is all that is left
+        finally:
+            if self._flushing:
+                asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+            await self._connection.close()
+
+    async def _say_goodbye(self) -> None:
+        pgconn = self._pgconn
+        while pgconn.put_copy_end() == 0 or pgconn.flush():
+            await self._wait(write=True)
+        while True:
+            length, _ = self.frame(1)
+            if length < 0:
+                return
+            if length == 0:
+                await self.readable()
+                self.receive()
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,58 @@
+"""The heart of a session: status updates by a clock of their own, whatever Kafka or the reader do.
+
+The server ends a walsender that it hasn't heard for `wal_sender_timeout`; we end a connection on which nothing came
+for a while after we asked, for TCP may call a frozen or unreachable peer alive for hours. The same question
+brings the position that lets an idle slot advance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox.errors import PostgresShutdown, PostgresUnavailable
+
+if TYPE_CHECKING:
+    from cdc_outbox.intake import Intake
+    from cdc_outbox.postgres.stream import ReplicationStream
+    from cdc_outbox.state import Status
+
+ASK_EVERY: Final = 10.0
+"""Seconds between requests for a keepalive."""
+
+SILENCE: Final = 15.0
+"""Seconds without a byte after such a request: the connection is dead."""
+
+TICK: Final = 0.1
+
+
+async def beat(stream: ReplicationStream, intake: Intake, status: Status, *, sender_timeout: float) -> None:
+    """Send status updates until the session ends. `sender_timeout`: the server's, in seconds, 0 for none.
+
+    Raises PostgresUnavailable when the connection is dead, PostgresShutdown when the server asks in a storm.
+    """
+    every = min(ASK_EVERY, sender_timeout / 3) if sender_timeout else ASK_EVERY
+    asked = sent = -ASK_EVERY
+    while True:
+        now = time.monotonic()
+        status.beat = now
+        if intake.shutdown_signs:
+            raise PostgresShutdown(
+                "PostgreSQL asks for a last word, as it does in a shutdown",
+                next="nothing to do: the relay made way and reconnects by itself",
+            )
+        if now - asked >= ASK_EVERY:
+            stream.send_status(ask=True)
+            asked = sent = now
+        elif now - sent >= every:
+            stream.send_status()
+            sent = now
+        else:
+            stream.reply_if_due(now)
+        if stream.silent_for(now) > SILENCE:
+            raise PostgresUnavailable(
+                f"nothing came from PostgreSQL for {SILENCE:.0f} s after a question",
+                next="nothing to do: the relay reconnects by itself; check the network if it happens again",
+            )
+        await asyncio.sleep(TICK)

@@ -1,0 +1,182 @@
+"""The relay: connect, stream, map, publish, confirm, and what happens when one of them fails.
+
+A *session* lasts from a free slot to the first failure of stream, publisher or control connection; then all of it is
+thrown away, and a new one starts from the slot's position after a backoff. Nothing is mended by hand.
+
+What ends the process instead of a session: a stop that was asked for, a set-up error, a poison event under the policy
+`stop`. What only holds it: the environment (a right withdrawn, a topic gone, a publication that hides rows), until it
+is as it was, or a person has decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.acknowledge import Ledger
+from cdc_outbox.backoff import Backoff
+from cdc_outbox.errors import CdcOutboxError, Held, PoisonEvent, PublicationReplaced, PublicationWrong
+from cdc_outbox.flow import LAST_MOMENT, Flow
+from cdc_outbox.intake import Intake
+from cdc_outbox.kafka.publisher import KafkaPublisher
+from cdc_outbox.postgres.admission import Admission
+from cdc_outbox.publisher import Deliveries
+from cdc_outbox.settlement import Settlement
+from cdc_outbox.state import State, Status
+from cdc_outbox.table.mapping import Mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from cdc_outbox.lsn import LSN
+    from cdc_outbox.settings import Settings
+
+_log = log.get(__name__)
+
+SAY_AGAIN: Final = 60.0
+"""Seconds until the same error is worth another line."""
+
+
+class Relay:
+    """One slot's relay, from `run` to a stop, an error, or being caught up."""
+
+    def __init__(
+        self, settings: Settings, *, accept_gap: bool = False, until_caught_up: bool = False
+    ) -> None:
+        self._settings = settings
+        self._accept_gap = accept_gap
+        self._until_caught_up = until_caught_up
+        self._mapping = Mapping(settings.outbox, settings.postgres.slot)
+        self._deliveries = Deliveries()
+        self._stop = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._target: LSN | None = None
+        self._stream_of: tuple[str, int | None] | None = None
+        self._flowing = False
+        self._suspect: tuple[int, int] | None = None
+        self._said: dict[str, float] = {}
+        self.status = Status(settings.postgres.slot)
+
+    def stop(self) -> None:
+        """End after the transaction under way, once everything is confirmed."""
+        self._stop.set()
+
+    async def run(self, *, fail_fast: bool = False) -> None:
+        """Relay until stopped, or caught up where that was asked for.
+
+        Raises the set-up error, the PoisonEvent or the DrainExceeded that ended it; with `fail_fast` also the first
+        outage.
+        """
+        backoff = Backoff(self._settings.retry)
+        while not self._stop.is_set() and not self._caught_up.is_set():
+            began = time.monotonic()
+            try:
+                await self._until_stopped(self._session())
+            except CdcOutboxError as error:
+                if not self._may_go_on(error) or fail_fast:
+                    raise
+                self._say(error)
+                if time.monotonic() - began > self._settings.retry.max:
+                    backoff.reset()
+                await self._until_stopped(asyncio.sleep(backoff.seconds()))
+        self.status.change(State.STOPPED)
+
+    async def _session(self) -> None:
+        """From a free slot to the first failure, or to the end that was asked for."""
+        settings = self._settings
+        async with AsyncExitStack() as ending:
+            admission = Admission(settings.postgres, settings.outbox.tables)
+            ending.push_async_callback(admission.close)
+            await admission.open()
+            await admission.check(accept_gap=self._accept_gap)
+            ledger = Ledger()
+            publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries)
+            ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
+            await publisher.start()
+            await admission.stand_by(self._standing_by)
+            await admission.check(accept_gap=self._accept_gap)
+            await self._meet(admission)
+            stream = await admission.stream()
+            ending.push_async_callback(stream.close)
+            intake = Intake(stream, ledger, self._mapping, publisher)
+            settlement = Settlement(
+                admission,
+                stream,
+                ledger,
+                intake,
+                interval=settings.postgres.guard_interval,
+                target=self._target,
+            )
+            self._say_start(admission)
+            flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
+            self._flowing = True
+            try:
+                await flow.run(self._stop, self._caught_up)
+            finally:
+                self._flowing = False
+                self._suspect = flow.suspect
+
+    def _standing_by(self, pid: int) -> None:
+        self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
+
+    async def _meet(self, admission: Admission) -> None:
+        """Another server or timeline may send other rows at the same places."""
+        stream_of = (admission.server.system_identifier, admission.server.timeline)
+        if self._stream_of not in (None, stream_of) or self._accept_gap:
+            self._deliveries.forget()
+        self._stream_of = stream_of
+        self._accept_gap = False
+        if self._until_caught_up and self._target is None:
+            self._target = await admission.end_of_wal()
+
+    def _say_start(self, admission: Admission) -> None:
+        self.status.change(State.STREAMING)
+        _log.info(
+            "streaming",
+            server=str(admission.server),
+            version=admission.server.version,
+            slot=self.status.slot,
+            lsn=admission.position,
+            publication=self._settings.postgres.publication,
+            tables=[str(table) for table in self._settings.outbox.tables],
+            partitioner=self._settings.kafka.partitioner,
+        )
+
+    def _may_go_on(self, error: CdcOutboxError) -> bool:
+        """Whether to begin again. What the guard finds at the start ends us; once we have streamed it holds us."""
+        changed = isinstance(error, PublicationWrong | PublicationReplaced) and self._stream_of is not None
+        if changed or isinstance(error, Held):
+            self.status.change(State.HELD, str(error))
+            return True
+        if isinstance(error, PoisonEvent):
+            return self._settings.delivery.on_poison == "block"
+        if error.retriable:
+            self.status.change(State.CONNECTING, str(error))
+        return error.retriable
+
+    def _say(self, error: CdcOutboxError) -> None:
+        """Log an error at once, and the same one again a minute later at the earliest."""
+        self.status.trouble(error)
+        now = time.monotonic()
+        if now - self._said.get(str(error), -SAY_AGAIN) >= SAY_AGAIN:
+            self._said = {text: at for text, at in self._said.items() if now - at < SAY_AGAIN}
+            self._said[str(error)] = now
+            _log.warning("waiting", error=str(error), next=error.next, slot=self.status.slot)
+
+    async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` to its end. A stop cancels it, unless a stream flows, which ends by itself then."""
+        task = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and not self._flowing:
+                task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
+        finally:
+            stopped.cancel()
+            task.cancel()

@@ -1,0 +1,139 @@
+"""Confirming, in four steps that never change places: position, guard, witness, status update.
+
+The position is taken first: it is what the guard then vouches for. A publication that hides rows looks like an idle
+server, so nothing is confirmed before a look at it that began after the position was received. The witness is
+written before the status update, so that the slot is never beyond it by our doing. And no confirmation passes the
+witness, not even in a shutdown.
+
+One round a guard interval: under load it confirms what a second has brought; when idle it lets the slot follow the WAL
+of others, but writes nothing for less than 64 KiB of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import PostgresShutdown, PostgresUnavailable, PublicationReplaced, PublicationWrong
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.guard import ProvenSnapshot, PublicationWatch, guard
+from cdc_outbox.postgres.witness import IncidentKind, Witness
+
+if TYPE_CHECKING:
+    from cdc_outbox.acknowledge import Ledger
+    from cdc_outbox.intake import Intake
+    from cdc_outbox.postgres.admission import Admission
+    from cdc_outbox.postgres.guard import GuardReport
+    from cdc_outbox.postgres.stream import ReplicationStream
+
+_log = log.get(__name__)
+
+IDLE_STEP: Final = 64 * 1024
+"""Bytes of foreign WAL that are worth a witness row."""
+
+CONTROL_GRACE: Final = 10.0
+"""Seconds for which the stream is kept while the control connection is away."""
+
+
+class Settlement:
+    """The rounds of one session. `target`: being confirmed up to there is being caught up."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        stream: ReplicationStream,
+        ledger: Ledger,
+        intake: Intake,
+        *,
+        interval: float,
+        target: LSN | None = None,
+    ) -> None:
+        self._admission = admission
+        self._stream = stream
+        self._ledger = ledger
+        self._intake = intake
+        self._interval = interval
+        self._target = target
+        self._guarded = admission.guarded(stream)
+        known = admission.witness if isinstance(admission.witness, Witness) else None
+        self._watch = PublicationWatch(admission.publication.identity, admission.position)
+        self._proven = ProvenSnapshot(known.snapshot if known else None)
+        self._settled = admission.position or LSN(0)
+        self._transactions = 0
+        self._round = asyncio.Lock()
+
+    async def run(self, caught_up: asyncio.Event) -> None:
+        """One round an interval, until something is wrong."""
+        while True:
+            await self._rest()
+            # A round isn't cut in the middle: its end is awaited by `finish`.
+            await asyncio.shield(self._settle())
+            if self._target is not None and self._stream.confirmed >= self._target:
+                caught_up.set()
+
+    async def finish(self) -> None:
+        """The last round: whatever is settled by now is confirmed."""
+        await self._settle(everything=True)
+
+    async def _rest(self) -> None:
+        lost = self._admission.control.lost
+        await asyncio.wait({lost}, timeout=self._interval)
+        if lost.done():
+            await self._control_again(lost.result())
+
+    async def _control_again(self, error: BaseException) -> None:
+        """Nothing is confirmed without the control connection; a server that shuts down is not kept waiting."""
+        deadline = time.monotonic() + CONTROL_GRACE
+        while not isinstance(error, PostgresShutdown):
+            try:
+                await self._admission.reconnect()
+            except PostgresUnavailable as again:
+                if time.monotonic() > deadline:
+                    raise
+                error = again
+                await asyncio.sleep(0.5)
+            else:
+                return
+        raise error
+
+    async def _settle(self, *, everything: bool = False) -> None:
+        async with self._round:
+            position = self._ledger.confirmable
+            transactions = self._intake.transactions
+            report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
+            await self._heed(report)
+            if position > self._settled and (
+                everything
+                or self._target is not None
+                or transactions != self._transactions
+                or position.bytes_since(self._settled) >= IDLE_STEP
+            ):
+                snapshot = self._proven.advance(position)
+                await self._admission.write_witness(position=position, snapshot=snapshot)
+                self._settled = position
+                self._transactions = transactions
+                if self._stream.confirm(position):
+                    self._stream.send_status()
+            self._proven.offer(report.snapshot, report.publication.insert_lsn)
+
+    async def _heed(self, report: GuardReport) -> None:
+        """End the session where something is wrong; note what was merely altered."""
+        if report.failure is not None:
+            raise report.failure
+        finding = self._watch.look(report.publication, report.lsn)
+        if finding.problem is not None:
+            raise PublicationWrong(finding.problem, next=finding.next)
+        incident = finding.incident
+        if incident is None:
+            return
+        witness = self._admission.witness
+        incidents = (*witness.incidents, incident) if isinstance(witness, Witness) else ()
+        await self._admission.write_witness(incidents=incidents, publication=str(self._watch.known))
+        if incident.kind is not IncidentKind.ALTERED:
+            raise PublicationReplaced(
+                incident.message,
+                next=f"cdc-outbox start --slot {self._guarded.slot} --accept-gap, after a look at what may be missing",
+            )
+        _log.warning("incident", what=incident.message, slot=self._guarded.slot)

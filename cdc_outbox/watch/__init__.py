@@ -1,0 +1,1 @@
+"""What the relay shows of itself to probes and people."""
