@@ -142,9 +142,9 @@ _FAILOVER: Final = "nothing to do while a failover is under way: the relay conne
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look says about the publication: hold because of `problem`, or note `incident`, or neither.
+    """What one look says about the publication: hold because of `problem`, write down `incident`, or neither.
 
-    After an incident that bars, delivery is held until a person accepts it.
+    An incident that bars holds delivery until a person accepts it.
     """
 
     problem: str | None = None
@@ -157,7 +157,8 @@ class PublicationWatch:
 
     It starts from the witness's identity and position, or from nothing. A row that was inserted while the
     publication hid it is skipped by the server for ever, so what was made again, or was seen to hide rows and
-    was altered then, is an incident with the range of WAL that may hold such rows.
+    was altered then, is an incident with the range of WAL that may hold such rows. That a publication hides
+    rows is an incident when it is first seen, for the one who looks next may be another process.
     """
 
     def __init__(self, known: Identity | None = None, since: LSN | None = None) -> None:
@@ -167,24 +168,27 @@ class PublicationWatch:
 
     def look(self, state: PublicationState, began: LSN | None, *, at: datetime | None = None) -> Finding:
         """Take in one look; `began` is where the WAL ended before it (`GuardReport.lsn`)."""
+        ends = state.insert_lsn or began or LSN(0)
+        since = self._since if self._since is not None else began or ends
+
+        def incident(kind: IncidentKind, message: str) -> Incident:
+            return Incident(kind, at or datetime.now(UTC), since, ends, message)
+
         if state.problem is not None or state.identity is None:
-            problem = state.problem or "the publication could not be identified"
-            self._hidden = problem
-            return Finding(problem=problem, next=state.next)
-        before, since, hidden = self.known, self._since, self._hidden
+            problem = state.problem or f"publication {state.name} could not be identified"
+            if self._hidden is not None:
+                return Finding(problem, state.next)
+            self._hidden, self._since = problem, since
+            kind = IncidentKind.MADE_AGAIN if state.unlogged else IncidentKind.HIDDEN
+            return Finding(problem, state.next, incident(kind, f"{problem}, seen between {since} and {ends}"))
+        before, hidden = self.known, self._hidden
         self.known, self._since, self._hidden = state.identity, began, None
-        if before is None:
-            return Finding()
-        change = publications.compare(before, state.identity)
-        if change is Change.UNCHANGED and not (hidden and "unlogged" in hidden):
+        change = publications.compare(before, state.identity) if before is not None else Change.UNCHANGED
+        if change is Change.UNCHANGED:
             return Finding()
         kind = IncidentKind.ALTERED if change is Change.ALTERED and not hidden else IncidentKind.MADE_AGAIN
-        to_lsn = state.insert_lsn or began or LSN(0)
-        from_lsn = since if since is not None else to_lsn
-        message = f"publication {state.name} was {kind.value} between {from_lsn} and {to_lsn}"
-        if hidden:
-            message += f"; meanwhile {hidden}"
-        return Finding(incident=Incident(kind, at or datetime.now(UTC), from_lsn, to_lsn, message))
+        message = f"publication {state.name} was {kind.value} between {since} and {ends}"
+        return Finding(incident=incident(kind, f"{message}; meanwhile {hidden}" if hidden else message))
 
 
 class ProvenSnapshot:

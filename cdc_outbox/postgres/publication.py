@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import TupleRow
 
-from cdc_outbox.errors import PublicationWrong, SetupError
+from cdc_outbox.errors import CdcOutboxError, PublicationWrong
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
@@ -111,7 +112,7 @@ class PublicationState:
 
     `problem` says what it hides, None when it is as it should be; `next` is the remedy, as SQL.
     `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
-    ended at the look, None on a standby.
+    ended at the look, None on a standby. `unlogged`: a table is, so that its rows reach no stream, ever.
     """
 
     name: str
@@ -119,6 +120,7 @@ class PublicationState:
     next: str
     identity: Identity | None
     insert_lsn: LSN | None
+    unlogged: bool = False
 
     def require(self) -> None:
         """Raise PublicationWrong if there is a problem."""
@@ -149,7 +151,7 @@ _MEMBERS_15: Final[LiteralString] = """
 
 _LOOK: Final[LiteralString] = """
 select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
-       c.oid, c.relnamespace, c.relkind::text, c.relpersistence::text,
+       c.oid, c.relnamespace, c.relkind::text, c.relpersistence::text, c.relispartition,
        exists (select from pg_publication q, pg_get_publication_tables(q.pubname::text) g
                 where q.oid = p.oid and g.relid = c.oid),
        coalesce((select json_agg(json_build_array(m.oid::int8, m.xmin, m.filtered, m.listed))
@@ -163,6 +165,9 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
 """
 
 
+_TRIES: Final = 3
+
+
 async def look(
     conn: Connection, publication: str, tables: Sequence[TableName], *, within: float | None = None
 ) -> PublicationState:
@@ -172,22 +177,37 @@ async def look(
     """
     members: LiteralString = _MEMBERS_15 if conn.info.server_version >= 150000 else _MEMBERS_14
     query = sql.SQL(_LOOK).format(members=sql.SQL(members))
-    wanted = {
+    wanted: dict[str, object] = {
         "publication": publication,
         "schemas": [table.schema for table in tables],
         "names": [table.name for table in tables],
     }
-    try:
-        rows = await execute(conn, query, wanted, within=within)
-    except SetupError as error:
-        if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
-            raise
-        # Dropped in the midst of the look: pg_get_publication_tables() sees that, our snapshot doesn't.
-        rows = await execute(conn, query, wanted, within=within)
+    rows = await _consistent(conn, query, wanted, within)
+    if not rows:
+        return PublicationState(
+            name=publication,
+            problem=f"publication {quote(publication)} is being dropped or made again just now",
+            next="nothing to do: it is looked at again",
+            identity=None,
+            insert_lsn=None,
+        )
     problem: tuple[str, str] | None = None
     found: list[tuple[str, Member]] = []
     for table, row in zip(tables, rows, strict=True):
-        oid, _, inserts, everything, relation, schema, kind, persistence, listed, member_rows, _ = row
+        (
+            oid,
+            _,
+            inserts,
+            everything,
+            relation,
+            schema,
+            kind,
+            persistence,
+            partition,
+            listed,
+            member_rows,
+            _,
+        ) = row
         problem = problem or _problem(
             publication,
             table,
@@ -200,6 +220,7 @@ async def look(
             filtered=any(member[2] for member in member_rows),
             columns=any(member[3] for member in member_rows),
             member=bool(member_rows),
+            partition=bool(partition),
         )
         if relation is not None:
             identified = frozenset(Row(int(member[0]), str(member[1])) for member in member_rows)
@@ -212,7 +233,26 @@ async def look(
         next=problem[1] if problem else "",
         identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if whole else None,
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
+        unlogged=any(row[7] not in ("p", None) for row in rows),
     )
+
+
+async def _consistent(
+    conn: Connection, query: sql.Composed, wanted: dict[str, object], within: float | None
+) -> list[TupleRow]:
+    """The rows of the look, asked again where a publication was dropped in its midst; none if that goes on.
+
+    pg_get_publication_tables() sees that, our snapshot doesn't, and the query fails.
+    """
+    for _ in range(_TRIES):
+        try:
+            return await execute(conn, query, wanted, within=within)
+        except CdcOutboxError as error:
+            if not isinstance(
+                error.__cause__, psycopg.errors.UndefinedObject | psycopg.errors.InternalError_
+            ):
+                raise
+    return []
 
 
 def _problem(
@@ -228,6 +268,7 @@ def _problem(
     filtered: bool,
     columns: bool,
     member: bool,
+    partition: bool,
 ) -> tuple[str, str] | None:
     """What is wrong with one table's place in the publication, and the SQL that mends it."""
     name = quote(publication)
@@ -275,7 +316,7 @@ def _problem(
                 f"publication {name} publishes the partitions of {table} under their own names",
                 f"alter publication {name} set (publish_via_partition_root = true);",
             )
-        if member:
+        if partition and (member or everything):
             return (
                 f"publication {name} publishes {table} under the name of its partition root",
                 f"name the partition root with --table (now: {table})",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
 
 from cdc_outbox.errors import GapFound, PublicationReplaced, SetupError, SlotMissing
@@ -37,14 +37,18 @@ class Absent(enum.Enum):
 
 
 class IncidentKind(enum.Enum):
-    """What happened to the publication. MADE_AGAIN may have cost events and bars the way until accepted."""
+    """What happened to the publication. MADE_AGAIN may have cost events and bars the way until accepted.
+
+    HIDDEN: it hid rows, and is not mended yet; if it passes again as it was, none were skipped.
+    """
 
     ALTERED = "altered"
+    HIDDEN = "hidden"
     MADE_AGAIN = "made again"
 
     @property
     def bars(self) -> bool:
-        return self is not IncidentKind.ALTERED
+        return self is IncidentKind.MADE_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +195,14 @@ class SlotState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the witness says at start: an error (`--accept-gap` overrides it), a note to log, or neither."""
+    """What the witness says at start: an error (`--accept-gap` overrides it), a note to log, or neither.
+
+    `incident` belongs into the row.
+    """
 
     error: SetupError | None = None
     note: str | None = None
+    incident: Incident | None = None
 
 
 def judge(name: str, found: Witness | Absent, slot: SlotState | None, server: Server) -> Verdict:
@@ -264,13 +272,18 @@ def judge_publication(name: str, found: Witness | Absent, now: Identity | None, 
     if before is None or now is None:
         return Verdict()
     change = compare(before, now)
-    window = f"between {found.position} and {ends}"
-    if change is Change.MADE_AGAIN:
-        return Verdict(
-            PublicationReplaced(
-                f"the publication was made again {window}: events of that time may be missing", next=accept
-            )
-        )
-    if change is Change.ALTERED:
-        return Verdict(note=f"the publication was altered {window}")
-    return Verdict()
+    if change is Change.UNCHANGED:
+        return Verdict()
+    hidden = next((each for each in found.incidents if each.kind is IncidentKind.HIDDEN), None)
+    from_lsn = hidden.from_lsn if hidden else found.position
+    to_lsn = ends if ends is not None else found.position
+    window = f"between {from_lsn} and {to_lsn}"
+    if change is Change.MADE_AGAIN or hidden:
+        message = f"the publication was made again {window}: events of that time may be missing"
+        if hidden:
+            message += f"; {hidden.message}"
+        happened = Incident(IncidentKind.MADE_AGAIN, datetime.now(UTC), from_lsn, to_lsn, message)
+        return Verdict(PublicationReplaced(message, next=accept), incident=happened)
+    message = f"the publication was altered {window}"
+    happened = Incident(IncidentKind.ALTERED, datetime.now(UTC), from_lsn, to_lsn, message)
+    return Verdict(note=message, incident=happened)

@@ -56,7 +56,11 @@ def test_made_again_since_the_witness_bars() -> None:
 def test_a_problem_holds_and_passes_with_the_same_identity() -> None:
     watch = PublicationWatch(IDENTITY, LSN(5))
     held = watch.look(wrong("publication p does not exist", 20), LSN(19))
-    assert (held.problem, held.next, held.incident) == ("publication p does not exist", "mend it", None)
+    assert (held.problem, held.next) == ("publication p does not exist", "mend it")
+    assert held.incident is not None
+    assert held.incident.kind is IncidentKind.HIDDEN
+    assert (held.incident.from_lsn, held.incident.to_lsn) == (LSN(5), LSN(20))
+    assert watch.look(wrong("publication p does not exist", 25), LSN(24)).incident is None
     assert watch.look(sound(IDENTITY, 30), LSN(29)) == Finding()
 
 
@@ -71,10 +75,10 @@ def test_what_hid_rows_and_was_mended_by_an_alter_bars_with_the_whole_window() -
     assert "meanwhile publication p does not publish inserts" in incident.message
 
 
-def test_a_table_that_was_unlogged_for_a_while_bars_though_nothing_else_changed() -> None:
+def test_rows_of_an_unlogged_table_are_lost_whatever_comes_after() -> None:
     watch = PublicationWatch(IDENTITY, LSN(5))
-    watch.look(wrong("table public.outbox is unlogged or temporary, …", 20, IDENTITY), LSN(19))
-    incident = watch.look(sound(IDENTITY, 40), LSN(39)).incident
+    unlogged = replace(wrong("table public.outbox is unlogged", 20, IDENTITY), unlogged=True)
+    incident = watch.look(unlogged, LSN(19)).incident
     assert incident is not None
     assert incident.kind.bars
 

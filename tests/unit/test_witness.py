@@ -97,11 +97,26 @@ def test_a_publication_made_again_meanwhile_names_its_window() -> None:
     assert "--accept-gap" in error.next
 
 
+def test_what_hid_rows_and_was_altered_then_counts_as_made_again() -> None:
+    hidden = replace(INCIDENT, kind=IncidentKind.HIDDEN, message="publication p did not publish inserts")
+    held = replace(WITNESS, incidents=(hidden,))
+    assert judge_publication("s", held, IDENTITY, LSN.parse("0/900")).error is None
+    altered = replace(IDENTITY, publication=Row(1, "12"))
+    verdict = judge_publication("s", held, altered, LSN.parse("0/900"))
+    assert isinstance(verdict.error, PublicationReplaced)
+    assert "between 0/400 and 0/900" in str(verdict.error)
+    assert "did not publish inserts" in str(verdict.error)
+    assert verdict.incident is not None
+    assert verdict.incident.kind.bars
+
+
 def test_a_publication_altered_meanwhile_is_noted() -> None:
     verdict = judge_publication("s", WITNESS, replace(IDENTITY, publication=Row(1, "12")), LSN.parse("0/900"))
     assert verdict.error is None
     assert verdict.note is not None
     assert "altered between 0/500 and 0/900" in verdict.note
+    assert verdict.incident is not None
+    assert verdict.incident.kind is IncidentKind.ALTERED
 
 
 def test_an_incident_bars_the_way_until_it_is_accepted() -> None:

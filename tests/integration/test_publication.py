@@ -1,0 +1,295 @@
+"""Each way in which a publication hides rows, on every version: named, with SQL that mends it as printed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from cdc_outbox.event import TableName
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.publication import Change, Identity, PublicationState, compare, look
+from cdc_outbox.settings.model import PostgresSettings
+from tests.integration.conftest import Database
+from tests.servers.postgres import Postgres
+
+OUTBOX = TableName("public", "outbox")
+CREATE = "create publication p for table outbox with (publish = 'insert', publish_via_partition_root = true)"
+
+
+class Publications:
+    """A database to change, and the look at it."""
+
+    def __init__(self, database: Database) -> None:
+        self.dsn = database.dsn
+
+    def sql(self, *statements: str) -> None:
+        """Run statements one by one, as `psql` does with what a person pastes."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(SQL(statement))
+
+    def look(self, *tables: TableName, name: str = "p", dsn: str | None = None) -> PublicationState:
+        async def run() -> PublicationState:
+            settings = PostgresSettings(
+                dsn=dsn or self.dsn, admin_dsn="", slot="s", publication=name, guard_interval=1.0
+            )
+            async with await connect_control(settings, application_name="cdc-outbox/s") as conn:
+                return await look(conn, name, tables or (OUTBOX,))
+
+        return asyncio.run(run())
+
+    def identity(self, *tables: TableName) -> Identity:
+        state = self.look(*tables)
+        assert state.problem is None
+        assert state.identity is not None
+        return state.identity
+
+
+@pytest.fixture
+def publications(postgres_version: Postgres, database: Database) -> Publications:
+    """A database of each version with the table `public.outbox`."""
+    made = Publications(database)
+    made.sql("create table outbox (id bigint primary key, payload text)")
+    return made
+
+
+def test_as_init_makes_it(publications: Publications) -> None:
+    publications.sql(CREATE)
+    state = publications.look()
+    assert state.problem is None
+    assert state.identity is not None
+    assert Identity.parse(str(state.identity)) == state.identity
+    assert state.insert_lsn is not None
+    assert state.insert_lsn > LSN(0)
+
+
+HIDING: list[tuple[str, Sequence[str], str]] = [
+    ("missing", [], "publication p does not exist"),
+    ("lacks the table", ["create publication p"], "publication p lacks table public.outbox"),
+    (
+        "another table",
+        ["create table other (id int)", "create publication p for table other"],
+        "publication p lacks table public.outbox",
+    ),
+    (
+        "no inserts",
+        ["create publication p for table outbox with (publish = 'update, delete')"],
+        "publication p does not publish inserts",
+    ),
+    (
+        "row filter",
+        ["create publication p for table outbox where (id > 5) with (publish = 'insert')"],
+        "publication p has a row filter on public.outbox",
+    ),
+    (
+        "column list",
+        ["create publication p for table outbox (id)"],
+        "publication p has a column list on public.outbox",
+    ),
+    (
+        "unlogged",
+        ["create publication p for all tables", "alter table outbox set unlogged"],
+        "table public.outbox is unlogged",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "problem"), [case[1:] for case in HIDING], ids=[case[0] for case in HIDING])
+def test_what_hides_rows_is_named_and_mended_as_printed(
+    publications: Publications, made: Sequence[str], problem: str
+) -> None:
+    publications.sql(*made)
+    state = publications.look()
+    assert state.problem is not None
+    assert state.problem.startswith(problem)
+    remedy = state.next.partition(" then recover")[0]
+    publications.sql(*(statement for statement in remedy.split("; ") if statement))
+    assert publications.look().problem is None
+
+
+def test_a_missing_table(publications: Publications) -> None:
+    publications.sql(CREATE)
+    state = publications.look(OUTBOX, TableName("public", "Other"))
+    assert state.problem == 'table public."Other" does not exist'
+    assert state.identity is None
+    publications.sql("create view seen as select 1 as id")
+    assert publications.look(TableName("public", "seen")).problem == "public.seen is not a table"
+
+
+def test_odd_names_come_quoted_in_remedies(publications: Publications) -> None:
+    publications.sql('create schema "Odd ""one"""', 'create table "Odd ""one"""."it\'s" (id int)')
+    table = TableName('Odd "one"', "it's")
+    for _ in range(2):
+        state = publications.look(table, name="Pub; --")
+        if state.problem is None:
+            break
+        publications.sql(state.next.partition(" then recover")[0])
+    assert state.problem is None
+
+
+PARTITIONED = (
+    "drop table outbox",
+    "create table outbox (id int, day int) partition by range (day)",
+    "create table outbox_1 partition of outbox for values from (0) to (10) partition by range (day)",
+    "create table outbox_11 partition of outbox_1 for values from (0) to (5)",
+)
+
+
+def test_partitions_are_published_by_their_root_or_named(publications: Publications) -> None:
+    leaf = TableName("public", "outbox_11")
+    publications.sql(*PARTITIONED, "create publication p for table outbox with (publish = 'insert')")
+    by_leaf = publications.look()
+    assert by_leaf.problem == "publication p publishes the partitions of public.outbox under their own names"
+    assert publications.look(leaf).problem is None
+    publications.sql(by_leaf.next)
+    by_root = publications.identity()
+    under_root = publications.look(leaf)
+    assert under_root.problem is not None
+    assert "partition root" in under_root.problem
+    publications.sql("drop publication p", CREATE)
+    assert compare(by_root, publications.identity()) is Change.MADE_AGAIN
+
+
+def test_a_filter_on_the_partition_root_is_seen_from_the_leaf(publications: Publications) -> None:
+    publications.sql(
+        *PARTITIONED,
+        "create publication p for table outbox where (day > 5) with (publish_via_partition_root = true)",
+    )
+    assert "row filter" in str(publications.look().problem)
+
+
+@pytest.mark.parametrize("scope", ["all tables", "tables in schema public"])
+def test_wider_publications_pass_and_are_told_apart(publications: Publications, scope: str) -> None:
+    create = f"create publication p for {scope} with (publish = 'insert')"
+    publications.sql(create)
+    before = publications.identity()
+    rows = dict(before.members)["public.outbox"].rows
+    assert bool(rows) == (scope != "all tables")
+    assert compare(before, publications.identity()) is Change.UNCHANGED
+    publications.sql("drop publication p", create)
+    assert compare(before, publications.identity()) is Change.MADE_AGAIN
+
+
+def test_a_table_that_leaves_its_schema_for_a_while(publications: Publications) -> None:
+    publications.sql("create publication p for tables in schema public", "create schema elsewhere")
+    publications.sql("alter table outbox set schema elsewhere")
+    assert publications.look().problem == "table public.outbox does not exist"
+    assert "lacks table" in str(publications.look(TableName("elsewhere", "outbox")).problem)
+
+
+def test_a_partition_in_a_published_schema(publications: Publications) -> None:
+    publications.sql(*PARTITIONED, "create publication p for tables in schema public")
+    assert publications.look(TableName("public", "outbox_11")).problem is None
+    assert "partitions of public.outbox under their own names" in str(publications.look().problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (["vacuum (freeze) pg_publication", "vacuum (freeze) pg_publication_rel"], Change.UNCHANGED),
+        (["vacuum full pg_publication", "vacuum full pg_publication_rel"], Change.UNCHANGED),
+        (["alter table outbox add column more int"], Change.UNCHANGED),
+        (["truncate outbox"], Change.UNCHANGED),
+        (["alter table outbox rename to gone", "alter table gone rename to outbox"], Change.UNCHANGED),
+        (["create table other (id int)", "alter publication p add table other"], Change.UNCHANGED),
+        (["alter publication p set (publish = 'insert')"], Change.ALTERED),
+        (
+            ["alter publication p set (publish = '')", "alter publication p set (publish = 'insert')"],
+            Change.ALTERED,
+        ),
+        (
+            ["alter publication p owner to pg_monitor", "alter publication p owner to postgres"],
+            Change.ALTERED,
+        ),
+        (["alter publication p add tables in schema public"], Change.ALTERED),
+        (["drop publication p", CREATE], Change.MADE_AGAIN),
+        (
+            ["alter publication p drop table outbox", "alter publication p add table outbox"],
+            Change.MADE_AGAIN,
+        ),
+        (
+            [
+                "create table other (id int)",
+                "alter publication p set table other",
+                "alter publication p set table outbox",
+            ],
+            Change.MADE_AGAIN,
+        ),
+        (
+            [
+                "alter table outbox rename to outbox_old",
+                "create table outbox (id bigint primary key, payload text)",
+                "alter publication p add table outbox",
+            ],
+            Change.MADE_AGAIN,
+        ),
+    ],
+    ids=lambda value: "; ".join(value) if isinstance(value, list) else value.value,
+)
+def test_what_became_of_it(publications: Publications, change: list[str], expected: Change) -> None:
+    publications.sql(CREATE)
+    before = publications.identity()
+    publications.sql(*change)
+    assert compare(before, publications.identity()) is expected
+
+
+def test_several_tables_in_one_look(publications: Publications) -> None:
+    second = TableName("public", "second")
+    publications.sql("create table second (id int)", CREATE)
+    state = publications.look(OUTBOX, second)
+    assert state.problem == "publication p lacks table public.second"
+    publications.sql(state.next)
+    assert [name for name, _ in publications.identity(OUTBOX, second).members] == [
+        "public.outbox",
+        "public.second",
+    ]
+
+
+def test_a_role_without_any_right_on_the_table_sees_it_all(
+    publications: Publications, database: Database, slot: str
+) -> None:
+    role = f"role_{slot}"
+    publications.sql(CREATE, f"create role {role} login password 'x'")
+    try:
+        seen = publications.look(dsn=database.server.dsn(database.name, user=role, password="x"))
+        assert seen.problem is None
+        assert seen.identity == publications.identity()
+    finally:
+        publications.sql(f"drop role {role}")
+
+
+def test_a_publication_dropped_in_the_midst_of_looking(publications: Publications) -> None:
+    async def run() -> list[PublicationState]:
+        settings = PostgresSettings(
+            dsn=publications.dsn, admin_dsn="", slot="s", publication="p", guard_interval=1.0
+        )
+        stop = asyncio.Event()
+
+        def churn() -> None:
+            with psycopg.connect(publications.dsn, autocommit=True) as connection:
+                while not stop.is_set():
+                    connection.execute("drop publication if exists p")
+                    connection.execute(SQL(CREATE))
+
+        async with await connect_control(settings, application_name="cdc-outbox/s") as conn:
+            churning = asyncio.create_task(asyncio.to_thread(churn))
+            try:
+                states = [await look(conn, "p", (OUTBOX,)) for _ in range(300)]
+            finally:
+                stop.set()
+                await churning
+        return states
+
+    seen = asyncio.run(run())
+    assert {state.problem for state in seen} <= {
+        None,
+        "publication p does not exist",
+        "publication p lacks table public.outbox",
+        "publication p is being dropped or made again just now",
+    }
+    assert len({str(state.identity) for state in seen}) > 1
