@@ -1,22 +1,29 @@
 """Fixtures with real servers.
 
-Shared servers (`postgres`, `kafka`, `postgres_version`) are started once and left in order by their users: each
-test has a `database`, a `slot` and a `topics` prefix of its own. Whoever breaks a server asks for one of its own
-(`own_postgres`, `own_kafka`), which costs about a second.
+Shared servers (`postgres`, `kafka`, `postgres_version`) are started once and left in order by their users:
+each test has a `database`, a `slot` and a `topics` prefix of its own. Whoever breaks a server asks for one
+of its own (`own_postgres`, `own_kafka`), which costs about a second.
 
 A test that asks for a server is marked `postgres` or `kafka` by that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.servers.kafka import Kafka, KafkaBroker, shared_kafka
+from tests.servers.ledger import Consumer, Writer, create_outbox
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
+from tests.servers.proxy import Proxy
+from tests.servers.relay import RelayProcess
+
+Closable = TypeVar("Closable", PostgresServer, KafkaBroker, RelayProcess, Writer, Consumer)
 
 POSTGRES_FIXTURES = {"postgres", "postgres_version", "own_postgres", "make_postgres"}
 KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka"}
@@ -87,6 +94,13 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 
 @pytest.fixture
+def outbox(database: Database) -> Database:
+    """A fresh database with the project's default table `public.outbox`."""
+    create_outbox(database.dsn)
+    return database
+
+
+@pytest.fixture
 def slot() -> str:
     """A slot name that no other test uses."""
     return f"slot_{secrets.token_hex(4)}"
@@ -96,6 +110,18 @@ def slot() -> str:
 def topics() -> str:
     """A prefix for topic names that no other test uses, with its dot."""
     return f"test-{secrets.token_hex(4)}."
+
+
+@pytest.fixture
+def aggregate_type() -> str:
+    """An aggregate type that no other test uses; its events' default topic is `outbox_topic`."""
+    return f"test-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def outbox_topic(aggregate_type: str) -> str:
+    """The default topic of `aggregate_type`; not made yet."""
+    return f"outbox.event.{aggregate_type}"
 
 
 @pytest.fixture(scope="session")
@@ -109,16 +135,12 @@ def kafka() -> Iterator[Kafka]:
 @pytest.fixture
 def make_postgres() -> Iterator[Callable[..., PostgresServer]]:
     """Makes and starts servers of the test's own: `make_postgres(17, settings={...})`."""
-    made: list[PostgresServer] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(major: int = 18, **options: object) -> PostgresServer:
-        server = PostgresServer(major, **options)  # type: ignore[arg-type]
-        made.append(server)
-        return server.start()
+        def make(major: int = 18, **options: Any) -> PostgresServer:
+            return _closed_by(stack, PostgresServer(major, **options)).start()
 
-    yield make
-    for server in made:
-        server.close()
+        yield make
 
 
 @pytest.fixture
@@ -130,19 +152,60 @@ def own_postgres(make_postgres: Callable[..., PostgresServer]) -> PostgresServer
 @pytest.fixture
 def make_kafka() -> Iterator[Callable[..., KafkaBroker]]:
     """Makes and starts brokers of the test's own: `make_kafka(settings={...})`."""
-    made: list[KafkaBroker] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(**options: object) -> KafkaBroker:
-        broker = KafkaBroker(**options)  # type: ignore[arg-type]
-        made.append(broker)
-        return broker.start()
+        def make(**options: Any) -> KafkaBroker:
+            return _closed_by(stack, KafkaBroker(**options)).start()
 
-    yield make
-    for broker in made:
-        broker.close()
+        yield make
 
 
 @pytest.fixture
 def own_kafka(make_kafka: Callable[..., KafkaBroker]) -> KafkaBroker:
     """A broker of the test's own, to be broken."""
     return make_kafka()
+
+
+@pytest.fixture
+def make_proxy() -> Iterator[Callable[[str, int], Proxy]]:
+    """Makes proxies: `make_proxy("127.0.0.1", own_postgres.port)`."""
+    with contextlib.ExitStack() as stack:
+        yield lambda host, port: stack.enter_context(Proxy((host, port)))
+
+
+@pytest.fixture
+def make_relay() -> Iterator[Callable[..., RelayProcess]]:
+    """Starts relays: `make_relay(dsn, bootstrap, slot=slot, flags=["--init"])`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments: Any, **options: Any) -> RelayProcess:
+            return _closed_by(stack, RelayProcess(*arguments, **options))
+
+        yield make
+
+
+@pytest.fixture
+def make_writer(aggregate_type: str) -> Iterator[Callable[..., Writer]]:
+    """Makes writers: `make_writer(dsn, rate=500).start()`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(dsn: str, **options: Any) -> Writer:
+            return _closed_by(stack, Writer(dsn, **{"aggregate_type": aggregate_type, **options}))
+
+        yield make
+
+
+@pytest.fixture
+def make_consumer() -> Iterator[Callable[..., Consumer]]:
+    """Starts consumers: `make_consumer(kafka.bootstrap, outbox_topic)`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(bootstrap: str, *topics: str, **options: Any) -> Consumer:
+            return _closed_by(stack, Consumer(bootstrap, *topics, **options))
+
+        yield make
+
+
+def _closed_by(stack: contextlib.ExitStack, made: Closable) -> Closable:
+    stack.callback(made.close)
+    return made

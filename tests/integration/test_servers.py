@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import Consumer, Entry, Record, Writer, create_outbox, read_all, verify
 from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.proxy import Proxy
+from tests.servers.wait import eventually
 
 
 def test_every_version_has_logical_replication(postgres_version: Postgres, database: Database) -> None:
@@ -58,3 +70,127 @@ def test_a_broker_survives_what_the_tests_do_to_it(own_kafka: KafkaBroker) -> No
     own_kafka.pause()
     own_kafka.resume()
     assert own_kafka.topics() == {"kept": 2}
+
+
+def ids_in_table(server: Postgres, dbname: str) -> set[str]:
+    return {row[0] for row in server.execute("select id::text from outbox", dbname=dbname)}
+
+
+def test_the_writer_knows_what_committed_through_crashes_and_cuts(
+    own_postgres: PostgresServer,
+    make_proxy: Callable[[str, int], Proxy],
+    make_writer: Callable[..., Writer],
+) -> None:
+    create_outbox(own_postgres.dsn())
+    proxy = make_proxy("127.0.0.1", own_postgres.port)
+    writer = make_writer(
+        own_postgres.dsn(port=proxy.port), rate=None, threads=2, rows_per_transaction=3, rollback_share=0.1
+    ).start()
+    for harm in (proxy.cut, lambda: own_postgres.stop("immediate"), own_postgres.kill):
+        writer.wait_written(200)
+        harm()
+        if not own_postgres.running:
+            own_postgres.start()
+    writer.wait_written(200)
+    committed = writer.stop()
+    assert committed.keys() == ids_in_table(own_postgres, "postgres")
+    assert writer.failures >= 3
+    assert writer.rolled_back
+
+
+def answered(connection: psycopg.Connection) -> bool:
+    # get_result() would wait without releasing the GIL, and the proxy's thread is in this process.
+    connection.pgconn.consume_input()
+    return not connection.pgconn.is_busy()
+
+
+def test_the_proxy_freezes_cuts_refuses_and_retargets(
+    own_postgres: PostgresServer, postgres: Postgres, make_proxy: Callable[[str, int], Proxy]
+) -> None:
+    proxy = make_proxy("127.0.0.1", own_postgres.port)
+    through = own_postgres.dsn(port=proxy.port)
+    with psycopg.connect(through, autocommit=True) as connection:
+        proxy.freeze()
+        connection.pgconn.send_query(b"select 1")
+        with pytest.raises(psycopg.OperationalError, match="timeout"):
+            psycopg.connect(through, connect_timeout=2)
+        assert not answered(connection)
+        proxy.resume()
+        eventually(lambda: answered(connection), 5, "the answer that was held back")
+        result = connection.pgconn.get_result()
+        assert result is not None
+        assert result.get_value(0, 0) == b"1"
+        connection.pgconn.get_result()
+        proxy.cut()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+    proxy.refuse_new()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", proxy.port), 2)
+    proxy.resume()
+    proxy.retarget(("127.0.0.1", 1))
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(through, connect_timeout=2)
+    proxy.retarget(("127.0.0.1", own_postgres.port))
+    psycopg.connect(through, connect_timeout=5).close()
+    eventually(lambda: proxy.connections == 0, 5, "closed connections forgotten")
+    assert proxy.bytes_to_server > 0
+
+
+def publish_rows(server: Postgres, dbname: str, bootstrap: str, topic: str) -> None:
+    """The simplest relay: what the table holds, in the order of its rows' commits."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    rows = server.execute("select id::text, aggregate_id, payload::text from outbox", dbname=dbname)
+    for event_id, key, payload in rows:
+        producer.produce(topic, payload.encode(), key.encode(), headers=[("id", event_id.encode())])
+    producer.flush(20)
+
+
+def test_the_books_agree_when_everything_arrives(
+    outbox: Database,
+    kafka: Kafka,
+    outbox_topic: str,
+    make_writer: Callable[..., Writer],
+    make_consumer: Callable[..., Consumer],
+) -> None:
+    kafka.create_topic(outbox_topic, 3)
+    writer = make_writer(outbox.dsn)
+    ids = writer.write(50, rows_per_transaction=7)
+    consumer = make_consumer(kafka.bootstrap, outbox_topic)
+    for _ in range(2):
+        publish_rows(outbox.server, outbox.name, kafka.bootstrap, outbox_topic)
+    consumer.wait_ids(ids)
+    consumer.wait_count(100)
+    assert len(verify(writer.stop(), consumer.records).duplicates) == 50
+    in_order = sorted(consumer.records, key=lambda each: (each.partition, each.offset))
+    assert read_all(kafka.bootstrap, outbox_topic) == in_order
+
+
+def record(event_id: str, n: int, offset: int, *, partition: int = 0) -> Record:
+    value = json.dumps({"n": n}).encode()
+    return Record("t", partition, offset, b"k", value, (("id", event_id.encode()),), 0, 1, 0.0)
+
+
+BOOKS = {"a": Entry("k", 1, 0.0), "b": Entry("k", 2, 0.0)}
+A, B = record("a", 1, 0), record("b", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "complaint"),
+    [
+        ([A], "1 of 2 missing: b"),
+        ([A, B, record("c", 3, 2)], "c at t/0/2 was never written"),
+        ([A, B, record("d", 3, 2)], "d at t/0/2 was rolled back"),
+        ([replace(A, offset=1), replace(B, offset=0)], "counter 1 at t/0/1 comes after 2 at t/0/0"),
+        ([A, replace(B, partition=1)], "key k is in t/0 and at t/1/1"),
+        ([A, replace(B, key=b"x")], "has the key 'x', its row 'k'"),
+        ([A, replace(B, value=b'{"n": 7}')], "has the counter 7, its row 2"),
+    ],
+)
+def test_the_books_say_what_is_wrong(records: list[Record], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        verify(BOOKS, records, rolled_back={"d"})
+
+
+def test_a_second_delivery_may_come_after_later_events() -> None:
+    assert verify(BOOKS, [A, B, replace(A, offset=2), replace(B, offset=3)]).duplicates == ("a", "b")

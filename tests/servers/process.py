@@ -154,7 +154,7 @@ class Process:
         finally:
             if not isinstance(sink, int):
                 sink.close()
-        self.pid = self.popen.pid
+        self.pid: int = self.popen.pid
         _order(f"+{self.pid}")
         self._forgotten = False
 
