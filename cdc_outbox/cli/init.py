@@ -12,8 +12,9 @@ from cdc_outbox.log import json_text
 from cdc_outbox.settings import parse_duration
 
 if TYPE_CHECKING:
+    from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.setup import Step, StepName
-    from cdc_outbox.postgres.slot import Blocker, Slot
+    from cdc_outbox.postgres.slot import Slot
 
 STEPS = ("table", "witness", "publication", "slot")
 

@@ -39,10 +39,11 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import outbox, publication, slot, witness
+from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.server import Server, identity, require_able
-from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Blocker, Slot
+from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:

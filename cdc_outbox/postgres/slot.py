@@ -34,6 +34,7 @@ from cdc_outbox import ddl
 from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.blocker import Blocker, blockers
 from cdc_outbox.postgres.connection import Connection, connect_replication, execute
 
 if TYPE_CHECKING:
@@ -71,19 +72,6 @@ select a.pid, a.application_name from pg_catalog.pg_locks l join pg_catalog.pg_s
    and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
 """
 
-# A role without pg_read_all_stats sees neither start nor query of other sessions.
-_BLOCKERS: Final[LiteralString] = """
-select a.pid, a.usename::text, a.application_name, a.datname::text,
-       extract(epoch from clock_timestamp() - a.xact_start)::float8,
-       case when a.query not like '<insufficient%%' then a.query end, null
-  from pg_catalog.pg_stat_activity a
- where a.pid = any(pg_catalog.pg_blocking_pids(%(pid)s))
-union all
-select null, x.owner::text, null, x.database::text,
-       extract(epoch from clock_timestamp() - x.prepared)::float8, null, x.gid
-  from pg_catalog.pg_prepared_xacts x
-  join pg_catalog.pg_locks l on l.pid = %(pid)s and not l.granted and l.transactionid = x.transaction
-"""
 _COPY: Final[LiteralString] = "select pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)"
 _DROP: Final[LiteralString] = "select pg_catalog.pg_drop_replication_slot(%s)"
 
@@ -207,39 +195,6 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
             f"events committed after {slot.confirmed_flush_lsn} and before that may not be published",
         )
     return slot
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """An open transaction that another session waits for.
-
-    `pid` is None for a prepared transaction, which has a `gid` instead. `age` (seconds) and `query` are None
-    where the role may not see them.
-    """
-
-    pid: int | None
-    user: str | None
-    application: str | None
-    database: str | None
-    age: float | None
-    query: str | None
-    gid: str | None
-
-    def __str__(self) -> str:
-        parts = [f"user {self.user or 'unknown'}", f"database {self.database or 'unknown'}"]
-        if self.application:
-            parts.append(f"application {self.application}")
-        if self.age is not None:
-            parts.append(f"open for {_age(self.age)}")
-        if self.query:
-            parts.append(f"query: {_short(self.query)}")
-        who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction '{self.gid}'"
-        return f"{who} ({', '.join(parts)})"
-
-
-async def blockers(conn: Connection, pid: int) -> tuple[Blocker, ...]:
-    """The transactions that the session `pid` waits for now, as far as the role of `conn` may see."""
-    return tuple(Blocker(*row) for row in await execute(conn, _BLOCKERS, {"pid": pid}))
 
 
 @asynccontextmanager
@@ -430,15 +385,3 @@ async def _make_failover(conn: Connection, settings: PostgresSettings) -> None:
 def _signed(number: int) -> int:
     """The same 32 bits as PostgreSQL's integer."""
     return number - 2**32 if number >= 2**31 else number
-
-
-def _short(query: str) -> str:
-    line = " ".join(query.split())
-    return line if len(line) <= 120 else line[:119] + "…"
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

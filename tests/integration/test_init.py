@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -117,7 +118,7 @@ def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_transaction(place: Set, application: str = "") -> Iterator[psycopg.Connection]:
     with psycopg.connect(place.database.dsn, application_name=application) as connection:
         connection.execute("create table if not exists written (at timestamptz default now())")
@@ -680,6 +681,30 @@ def test_killed_while_it_waits_it_leaves_nothing(place: Set) -> None:
         process.communicate()
         eventually(lambda: place.slots() == [], 10, "the half-made slot is gone")
     place.ok()
+
+
+@ALL_VERSIONS
+def test_killed_anywhere_the_next_one_finishes_it(place: Set) -> None:
+    """The kills are spread over the time that one run takes, from its start to its end."""
+    command = [sys.executable, "-m", "cdc_outbox", "init", "--create-table", "--slot", place.slot]
+    begun = time.monotonic()
+    place.ok("--create-table")
+    whole = time.monotonic() - begun
+    for part in range(1, 9):
+        place.ok("--yes", command="drop")
+        process = subprocess.Popen(
+            command,
+            env=clean_environment({"CDC_OUTBOX_DSN": place.dsn}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(whole * (0.3 + 0.08 * part))
+        process.kill()
+        process.wait()
+        place.ok("--create-table")
+        assert place.slots() == [place.slot]
+        assert place.execute(WITNESS)[0][0] == place.start_of(place.slot)
 
 
 @ALL_VERSIONS

@@ -8,7 +8,8 @@ import pytest
 
 from cdc_outbox.errors import SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres.slot import Blocker, Slot, creation, pending_name, require
+from cdc_outbox.postgres.blocker import Blocker
+from cdc_outbox.postgres.slot import Slot, creation, pending_name, require
 
 GOOD = Slot(
     name="outbox_slot",
