@@ -1,7 +1,50 @@
 .DEFAULT_GOAL := help
-VENV ?= .venv
-PY := $(VENV)/bin/python
+.PHONY: help setup demo test lint types test-unit test-integration chaos soak bench clean
 
-.PHONY: help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+MINUTES ?= 10
+RATE ?= 2000
+
 help: ## explain the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(BIN)/.ready ## make the virtual environment with everything that tests and demo need
+
+$(BIN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable '.[demo,compression]' --group test --group lint
+	touch $@
+
+demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash
+	$(BIN)/cdc-outbox demo
+
+test: lint types test-unit test-integration chaos ## everything that CI checks, on real servers
+
+lint: setup ## style, formatting, and the walls between the rooms
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: setup ## the strict type checker
+	$(BIN)/mypy
+
+test-unit: setup ## unit and property tests: seconds, no servers
+	$(BIN)/pytest tests/unit tests/property
+
+test-integration: setup ## against real PostgreSQL 15 to 18 and Kafka 4
+	$(BIN)/pytest tests/integration
+
+chaos: setup ## a minute of kills, freezes and cuts under load
+	$(BIN)/pytest tests/chaos
+
+soak: setup ## MINUTES (10) at RATE (2000) events/s with a kill -9 every 20 s
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --rate $(RATE)
+
+bench: setup ## drain, latency, CPU and memory, as ratios to a raw reader, pg_recvlogical and a polling relay
+	$(BIN)/python -m tests.benchmarks
+
+clean: ## remove the virtual environment and the servers that the tests installed
+	rm -rf $(VENV) .cache

@@ -289,8 +289,7 @@ class KafkaPublisher:
             self._send(lane, lane.full.popleft())
         elif lane.open is not None:
             self._waiting.append(lane)
-        if not self._out:
-            self.flush()
+        self.flush()
         self._progress.set()
 
     def _rejected(self, batch: Batch, error: BaseException) -> None:

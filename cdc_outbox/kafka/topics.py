@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from cdc_outbox import log
-from cdc_outbox.errors import CdcOutboxError, Held, SetupError
+from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client
 
 if TYPE_CHECKING:
@@ -38,8 +38,14 @@ async def partitions(producer: AIOKafkaProducer, settings: KafkaSettings, topic:
             if not settings.topics.create:
                 break
             await _create(settings, topic)
-        async with asyncio.timeout(client.START_LIMIT):
-            await producer.client.force_metadata_update()
+        try:
+            async with asyncio.timeout(client.START_LIMIT):
+                await producer.client.force_metadata_update()
+        except (TimeoutError, KafkaError) as error:
+            raise KafkaUnavailable(
+                f"no broker at {settings.bootstrap_servers} says which topics there are",
+                next="nothing to do: the relay asks again",
+            ) from error
     if topic in cluster.unauthorized_topics:
         raise Held(
             f"the cluster doesn't allow us to describe topic {topic}",
