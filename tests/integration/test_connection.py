@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -321,6 +323,70 @@ def test_a_server_that_speaks_no_tls(database: Database) -> None:
     error = refused(f"{database.dsn}?sslmode=require")
     assert type(error) is SetupError
     assert "no TLS" in str(error)
+
+
+@contextmanager
+def refusing(severity: str, state: str, text: str) -> Iterator[str]:
+    """A server that answers each start-up packet with one error; its DSN."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + struct.pack("!I", len(body) + 4) + body
+
+    fields = {b"S": severity, b"V": "FATAL", b"C": state, b"M": text}
+    answer = message(b"E", b"".join(key + value.encode() + b"\0" for key, value in fields.items()) + b"\0")
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        yield f"host=127.0.0.1 port={port} user=u password=s3cret sslmode=disable gssencmode=disable"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("severity", "state", "text", "expected"),
+    [
+        ("致命错误", "28P01", '用户 "u" Password 认证失败', SetupError),
+        ("FATAL", "3D000", "Datenbank »db« existiert nicht", SetupError),
+        ("ВАЖНО", "57P03", "система баз данных запускается", PostgresShutdown),
+        ("FATAL", "53300", "désolé, trop de clients sont déjà connectés", PostgresUnavailable),
+        ("FATAL", "42501", "permiso denegado para iniciar el proceso walsender", MissingRight),
+    ],
+)
+def test_a_refusal_in_another_language(
+    severity: str, state: str, text: str, expected: type[CdcOutboxError]
+) -> None:
+    with refusing(severity, state, text) as dsn:
+        error = refused(dsn)
+    assert type(error) is expected
+    assert f"[{state}]" in str(error)
+    assert text in str(error)
+    assert "s3cret" not in str(error)
+
+
+def test_a_pooler_that_refuses_the_replication_parameter() -> None:
+    with refusing("ERROR", "08P01", "unsupported startup parameter: replication") as dsn:
+        error = refused(dsn, replication=True)
+    assert type(error) is SetupError
+    assert "pooler" in error.next
+
+
+def test_a_pooler_that_ignores_the_replication_parameter(database: Database) -> None:
+    # What is behind such a pooler is an ordinary session.
+    with pytest.raises(SetupError, match="does not speak replication") as caught:
+        with_control(database.dsn, server.identify)
+    assert "pooler" in caught.value.next
 
 
 def test_a_malformed_dsn_is_not_printed() -> None:
