@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.servers.kafka import Kafka, KafkaBroker, shared_kafka
+from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
 from tests.servers.ledger import Consumer, Writer, create_outbox
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
 
-Closable = TypeVar("Closable", PostgresServer, KafkaBroker, RelayProcess, Writer, Consumer)
+Closable = TypeVar("Closable", PostgresServer, KafkaBroker, KafkaCluster, RelayProcess, Writer, Consumer)
 
 POSTGRES_FIXTURES = {"postgres", "postgres_version", "own_postgres", "make_postgres"}
-KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka"}
+KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka", "secure_kafka", "own_cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,9 +65,11 @@ def shared_servers() -> Iterator[Callable[[int], Postgres]]:
             running[major] = shared_postgres(major)
         return running[major]
 
-    yield of
-    for server in running.values():
-        server.close()
+    try:
+        yield of
+    finally:
+        for server in running.values():
+            server.close()
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +91,10 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     server: Postgres = request.getfixturevalue(name)
     database = f"test_{secrets.token_hex(4)}"
     server.create_database(database)
-    yield Database(server, database)
-    server.drop_database(database)
+    try:
+        yield Database(server, database)
+    finally:
+        server.drop_database(database)
 
 
 @pytest.fixture
@@ -128,8 +132,20 @@ def outbox_topic(aggregate_type: str) -> str:
 def kafka() -> Iterator[Kafka]:
     """The shared broker. Don't stop it; topics don't make themselves on it."""
     broker = shared_kafka()
-    yield broker
-    broker.close()
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def secure_kafka() -> Iterator[KafkaBroker]:
+    """A shared broker with TLS, SASL and access control (servers/security.py). Don't stop it."""
+    broker = KafkaBroker(secure=True)
+    try:
+        yield broker.start()
+    finally:
+        broker.close()
 
 
 @pytest.fixture
@@ -164,6 +180,16 @@ def make_kafka() -> Iterator[Callable[..., KafkaBroker]]:
 def own_kafka(make_kafka: Callable[..., KafkaBroker]) -> KafkaBroker:
     """A broker of the test's own, to be broken."""
     return make_kafka()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[KafkaCluster]:
+    """Three brokers of the test's own, to be broken one by one."""
+    cluster = KafkaCluster()
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
 
 
 @pytest.fixture

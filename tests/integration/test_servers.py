@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
 from confluent_kafka import Producer
 
 from tests.integration.conftest import Database
-from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.cache import CHECKOUT
+from tests.servers.guardian import descendants
+from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster
 from tests.servers.ledger import Consumer, Entry, Record, Writer, create_outbox, read_all, verify
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.security import client_settings
 from tests.servers.wait import eventually
 
 
@@ -70,6 +78,68 @@ def test_a_broker_survives_what_the_tests_do_to_it(own_kafka: KafkaBroker) -> No
     own_kafka.pause()
     own_kafka.resume()
     assert own_kafka.topics() == {"kept": 2}
+
+
+def test_a_cluster_elects_another_leader(own_cluster: KafkaCluster) -> None:
+    own_cluster.create_topic("led", 2)
+    first = own_cluster.leader("led")
+    first.kill()
+    assert own_cluster.leader("led") is not first
+    first.start()
+    assert own_cluster.topics() == {"led": 2}
+
+
+def outcome(broker: KafkaBroker, topic: str, settings: Mapping[str, str]) -> str:
+    """What becomes of a record: `written`, or the name of librdkafka's error."""
+    address = broker.address(settings["security.protocol"])
+    producer = Producer(
+        {"bootstrap.servers": address, "message.timeout.ms": 5000, "log_level": 0, **settings},
+        logger=logging.getLogger("producer"),
+    )
+    outcomes: list[str] = []
+    producer.produce(
+        topic, b"", on_delivery=lambda error, _: outcomes.append(error.name() if error else "written")
+    )
+    producer.flush(10)
+    return outcomes[0]
+
+
+def test_a_secure_broker_knows_its_clients(secure_kafka: KafkaBroker, topics: str) -> None:
+    topic = f"{topics}secure"
+    secure_kafka.create_topic(topic)
+    secure_kafka.allow("relay", "write", topic)
+    for settings in (
+        client_settings("SASL_PLAINTEXT", "PLAIN"),
+        client_settings("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+        client_settings("SASL_SSL", "SCRAM-SHA-512"),
+        client_settings("SSL"),
+    ):
+        assert outcome(secure_kafka, topic, settings) == "written"
+    stranger = client_settings("SASL_SSL", "PLAIN", "stranger")
+    assert outcome(secure_kafka, topic, stranger) == "TOPIC_AUTHORIZATION_FAILED"
+    secure_kafka.withdraw("relay", "write", topic)
+    assert outcome(secure_kafka, topic, client_settings("SSL")) == "TOPIC_AUTHORIZATION_FAILED"
+
+
+ABANDON = """
+import os, signal
+from tests.servers.postgres import PostgresServer
+from tests.servers.process import workspace
+server = PostgresServer().start()
+server.pause()
+print(server.pid, workspace(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_outlives_tests_that_were_killed() -> None:
+    abandoned = subprocess.run(
+        [sys.executable, "-c", ABANDON], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert abandoned.returncode == -signal.SIGKILL, abandoned.stderr
+    pid, workspace = abandoned.stdout.split()
+    eventually(lambda: not descendants({int(pid)}), 10, "the frozen server to be killed")
+    eventually(lambda: not Path(workspace).exists(), 10, "its directory to be removed")
 
 
 def ids_in_table(server: Postgres, dbname: str) -> set[str]:

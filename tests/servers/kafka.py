@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -25,15 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
+from tests.servers import security
 from tests.servers.cache import Missing, cache_root, cached, run
 from tests.servers.docker import docker_answers
 from tests.servers.process import Process, directory, free_port
@@ -62,7 +72,7 @@ SETTINGS: Mapping[str, str] = {
     "log.cleaner.dedupe.buffer.size": "4194304",
     "controlled.shutdown.enable": "true",
     # A killed broker's session ends quickly, so that its successor isn't refused as a duplicate.
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
 
@@ -97,6 +107,23 @@ def _classpath() -> str:
 def _jvm(*options: str) -> list[str]:
     logging = f"-Dlog4j2.configurationFile=file:{HERE / 'kafka.log4j2.properties'}"
     return [_java(), *options, "-cp", _classpath(), logging]
+
+
+def _archive_classes(draft: Path) -> None:
+    broker = KafkaBroker(jvm=(*HEAP, *QUICK_START, f"-XX:ArchiveClassesAtExit={draft / 'classes.jsa'}"))
+    broker.start()
+    broker.create_topic("warm")
+    broker.stop()
+    broker.close()
+
+
+def _shared_classes() -> str:
+    """The option that halves the broker's start: its classes, parsed and linked once, mapped into memory."""
+    shown = subprocess.run([_java(), "-version"], capture_output=True, text=True, check=True).stderr
+    # Another build of Java can't use them, and would only be slow.
+    build = hashlib.sha256(f"{shown}{_classpath()}".encode()).hexdigest()[:12]
+    archive = cached(cache_root() / "kafka" / f"classes-{VERSION}-{build}", _archive_classes)
+    return f"-XX:SharedArchiveFile={archive / 'classes.jsa'}"
 
 
 def _random_id() -> str:
@@ -192,6 +219,18 @@ def _done(futures: Mapping[Any, Future[Any]]) -> None:
         future.result(30)
 
 
+def _rule(user: str, operation: str, topic: str) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        AclOperation[operation.upper()],
+        AclPermissionType.ALLOW,
+    )
+
+
 class GivenKafka(Kafka):
     """A cluster that was there before the tests."""
 
@@ -226,19 +265,30 @@ class KafkaBroker(Kafka):
         *,
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (*HEAP, *QUICK_START),
+        secure: bool = False,
     ) -> None:
-        """Format a log directory; `start()` starts the broker. `settings` go over SETTINGS."""
-        self.node = 1
-        self.port = free_port()
-        self.controller_port = free_port()
-        self.home = directory("kafka-")
-        self.log = self.home / "server.log"
-        self.settings = {**SETTINGS, **(settings or {})}
-        self._jvm = tuple(jvm)
+        """Format a log directory; `start()` starts the broker.
+
+        `settings` go over SETTINGS. `secure` opens the listeners of security.py beside the plain one.
+        """
+        self._prepare(1, settings, jvm)
+        self.secure = secure
         self._voters = f"1@127.0.0.1:{self.controller_port}"
         self._replicas = 1
-        self._process: Process | None = None
+        if secure:
+            self.ports.update((name, free_port()) for name in security.LISTENERS)
         self._make_log_directory(_random_id())
+
+    def _prepare(self, node: int, settings: Mapping[str, str] | None, jvm: Sequence[str]) -> None:
+        self.node = node
+        self.ports = {"PLAINTEXT": free_port()}
+        self.controller_port = free_port()
+        self.home = directory(f"kafka{node}-")
+        self.log = self.home / "server.log"
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.secure = False
+        self._jvm_options = tuple(jvm)
+        self._process: Process | None = None
 
     def _make_log_directory(self, cluster: str) -> None:
         template = cached(cache_root() / "kafka" / f"template-{VERSION}", _format)
@@ -252,8 +302,17 @@ class KafkaBroker(Kafka):
         (self.home / "data" / "meta.properties").write_text(_properties(identity))
 
     @property
+    def port(self) -> int:
+        """The plain listener's port."""
+        return self.ports["PLAINTEXT"]
+
+    @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return self.address()
+
+    def address(self, listener: str = "PLAINTEXT") -> str:
+        """The address of one of the listeners, for clients."""
+        return f"127.0.0.1:{self.ports[listener]}"
 
     @property
     def pid(self) -> int:
@@ -267,15 +326,18 @@ class KafkaBroker(Kafka):
 
     def _server_settings(self) -> dict[str, str]:
         replicas = str(self._replicas)
+        clients = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         return {
+            **(security.server_settings() if self.secure else {}),
             **self.settings,
             "process.roles": "broker,controller",
             "node.id": str(self.node),
             "controller.quorum.voters": self._voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listeners": f"{clients},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in self.ports)
+            + ",CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.home / "data"),
             "offsets.topic.replication.factor": replicas,
@@ -289,14 +351,52 @@ class KafkaBroker(Kafka):
         """Start the broker and wait until it answers clients."""
         self.launch()
         self.wait_ready(timeout)
+        if self.secure:
+            self._make_scram_users()
         return self
+
+    def _make_scram_users(self) -> None:
+        admin = self.admin()
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            information = ScramCredentialInfo(mechanism, 4096)
+            _done(
+                admin.alter_user_scram_credentials(
+                    [
+                        UserScramCredentialUpsertion(user, information, password.encode())
+                        for user, password in security.USERS.items()
+                    ]
+                )
+            )
+
+    def allow(self, user: str, operation: str, topic: str) -> None:
+        """Allow `user` an operation, such as "write" or "describe", on a topic; "*" for all topics."""
+        admin = self.admin()
+        _done(admin.create_acls([_rule(user, operation, topic)]))
+
+    def withdraw(self, user: str, operation: str, topic: str) -> None:
+        """End what `allow` gave, word for word the same."""
+        admin = self.admin()
+        rule = _rule(user, operation, topic)
+        ended = AclBindingFilter(
+            rule.restype,
+            rule.name,
+            rule.resource_pattern_type,
+            rule.principal,
+            rule.host,
+            rule.operation,
+            rule.permission_type,
+        )
+        _done(admin.delete_acls([ended]))
 
     def launch(self) -> None:
         """Start the broker's process without waiting."""
         assert not self.running, "the broker runs already"
         file = self.home / "server.properties"
         file.write_text(_properties(self._server_settings()))
-        self._process = Process([*_jvm(*self._jvm), "kafka.Kafka", file], log=self.log, cwd=self.home)
+        options = self._jvm_options
+        if not any("Archive" in option for option in options):
+            options = (*options, _shared_classes())
+        self._process = Process([*_jvm(*options), "kafka.Kafka", file], log=self.log, cwd=self.home)
 
     def wait_ready(self, timeout: float = 60) -> None:
         """Wait until the broker answers clients."""
@@ -340,9 +440,9 @@ class KafkaBroker(Kafka):
         return time.monotonic() - began
 
     def move(self) -> None:
-        """Take another port at the next start. The old address is dead from then on."""
+        """Take other ports at the next start. The old addresses are dead from then on."""
         assert not self.running, "the broker must be down to move"
-        self.port = free_port()
+        self.ports = {name: free_port() for name in self.ports}
 
     def pause(self) -> None:
         """Freeze the broker; its kernel still acknowledges what clients send."""
@@ -362,6 +462,57 @@ class KafkaBroker(Kafka):
         """Kill the broker and remove its data."""
         self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+class KafkaCluster(Kafka):
+    """Three brokers of the test's own, each broker and controller; topics have three replicas by default."""
+
+    def __init__(self, *, size: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        """Format the log directories; `start()` starts the brokers. `settings` go over SETTINGS."""
+        self.brokers: list[KafkaBroker] = []
+        for node in range(1, size + 1):
+            broker = KafkaBroker.__new__(KafkaBroker)
+            broker._prepare(node, {"min.insync.replicas": "2", **(settings or {})}, (*HEAP, *QUICK_START))
+            self.brokers.append(broker)
+        voters = ",".join(f"{each.node}@127.0.0.1:{each.controller_port}" for each in self.brokers)
+        cluster = _random_id()
+        for broker in self.brokers:
+            broker._voters = voters
+            broker._replicas = size
+            broker._make_log_directory(cluster)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self, timeout: float = 90) -> KafkaCluster:
+        """Start the brokers and wait until each answers clients."""
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_ready(timeout)
+        return self
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replicas: int = 3
+    ) -> None:
+        super().create_topic(name, partitions, config, replicas=replicas)
+
+    def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
+        """The broker that leads a partition, once one does."""
+        admin = self.admin()
+
+        def found() -> KafkaBroker | None:
+            node = admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader
+            return next((broker for broker in self.brokers if broker.node == node and broker.running), None)
+
+        broker = eventually(found, 30, f"a leader of {topic}/{partition}")
+        assert broker is not None
+        return broker
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.close()
 
 
 def shared_kafka() -> Kafka:
