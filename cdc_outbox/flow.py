@@ -161,7 +161,7 @@ class Flow:
             self.status.change(State.STREAMING)
 
     async def _beat(self) -> None:
-        await pulse.beat(self.stream, self.intake, self.status, sender_timeout=self.stream.sender_timeout)
+        await pulse.beat(self.stream, self.intake, sender_timeout=self.stream.sender_timeout)
 
     async def _drain(self, beating: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
         """The end that was asked for: read on to the commit, settle everything, confirm it."""

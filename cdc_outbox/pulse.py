@@ -16,7 +16,6 @@ from cdc_outbox.errors import PostgresShutdown, PostgresUnavailable
 if TYPE_CHECKING:
     from cdc_outbox.intake import Intake
     from cdc_outbox.postgres.stream import ReplicationStream
-    from cdc_outbox.state import Status
 
 ASK_EVERY: Final = 10.0
 """Seconds between requests for a keepalive."""
@@ -27,7 +26,7 @@ SILENCE: Final = 15.0
 TICK: Final = 0.1
 
 
-async def beat(stream: ReplicationStream, intake: Intake, status: Status, *, sender_timeout: float) -> None:
+async def beat(stream: ReplicationStream, intake: Intake, *, sender_timeout: float) -> None:
     """Send status updates until the session ends. `sender_timeout`: the server's, in seconds, 0 for none.
 
     Raises PostgresUnavailable when the connection is dead, PostgresShutdown when the server asks in a storm.
@@ -36,7 +35,6 @@ async def beat(stream: ReplicationStream, intake: Intake, status: Status, *, sen
     asked = sent = -ASK_EVERY
     while True:
         now = time.monotonic()
-        status.beat = now
         if intake.shutdown_signs:
             raise PostgresShutdown(
                 "PostgreSQL asks for a last word, as it does in a shutdown",
