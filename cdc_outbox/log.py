@@ -193,6 +193,8 @@ class _Text(_Formatter):
         document = self.document(record)
         ts, level, event = document.pop("ts"), str(document.pop("level")), document.pop("event")
         traceback = document.pop("exception", None) if self._debug else None
+        if "error" in document and "next" in document:
+            return f"error: {document['error']}\nnext: {document['next']}"  # as the command line says them
         shown = f"{level:7}"
         if level in _COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"

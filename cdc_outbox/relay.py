@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
-from cdc_outbox.errors import CdcOutboxError, Held, PoisonEvent, PublicationReplaced, PublicationWrong
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    Held,
+    PoisonEvent,
+    PublicationReplaced,
+    PublicationWrong,
+    Unavailable,
+)
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
@@ -76,7 +83,7 @@ class Relay:
             try:
                 await self._until_stopped(self._session())
             except CdcOutboxError as error:
-                if not self._may_go_on(error) or fail_fast:
+                if not self._may_go_on(error) or (fail_fast and isinstance(error, Unavailable)):
                     raise
                 self._say(error)
                 if time.monotonic() - began > self._settings.retry.max:
@@ -158,13 +165,18 @@ class Relay:
         return error.retriable
 
     def _say(self, error: CdcOutboxError) -> None:
-        """Log an error at once, and the same one again a minute later at the earliest."""
+        """Log an error and its remedy at once, and while it lasts one line a minute."""
         self.status.trouble(error)
         now = time.monotonic()
-        if now - self._said.get(str(error), -SAY_AGAIN) >= SAY_AGAIN:
-            self._said = {text: at for text, at in self._said.items() if now - at < SAY_AGAIN}
-            self._said[str(error)] = now
-            _log.warning("waiting", error=str(error), next=error.next, slot=self.status.slot)
+        text = str(error)
+        said = self._said.get(text)
+        if said is None:
+            _log.warning("waiting", error=text, next=error.next, slot=self.status.slot)
+        elif now - said >= SAY_AGAIN:
+            _log.warning("still waiting", error=text, slot=self.status.slot)
+        else:
+            return
+        self._said = {known: at for known, at in self._said.items() if now - at < 2 * SAY_AGAIN} | {text: now}
 
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` to its end. A stop cancels it, unless a stream flows, which ends by itself then."""
