@@ -323,7 +323,7 @@ class _Init:
             raise GapFound(
                 f'the witness knows a slot "{self.name}" that is gone: what was committed after '
                 f"{row.position} may not have been published",
-                next=f"to recover, {self.anew()}",
+                next=f"recover: {self.anew()}",
             )
         if pending is not None and (row is None or not _good(pending, row, state.identity)):
             await self.discard(relay, pending, row)

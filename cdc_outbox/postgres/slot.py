@@ -9,9 +9,9 @@ slots, and `finish_pending` completes the job for whoever finds them.
 Creating a slot waits for every transaction that holds an xid at that time, in all databases. What bounds it
 (seen on 15 to 18): `lock_timeout` bounds the wait for *one* transaction, so several in a row add up;
 `statement_timeout` bounds the SQL function as a whole, but not CREATE_REPLICATION_SLOT on a replication
-connection; a cancel request ends both, and a client that went away ends neither, unless
-`client_connection_check_interval` is set. So the function is used, with all three. In each case, and when the
-server crashes, the half-made slot is gone: it is ephemeral until its start position is found.
+connection; a cancel request ends both, and a client that went away ends neither: the function goes on to make
+the slot in the end, unless `client_connection_check_interval` is set. So the function is used, with all three. In
+each of these cases, and when the server crashes, the half-made slot is gone: it is ephemeral until its start is found.
 
 Relies on the columns of `pg_replication_slots`
 (https://www.postgresql.org/docs/current/view-pg-replication-slots.html); columns that a server doesn't have
@@ -36,6 +36,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.blocker import Blocker, blockers
 from cdc_outbox.postgres.connection import Connection, connect_replication, execute
+from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
     from cdc_outbox.settings import PostgresSettings
@@ -190,9 +191,9 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
     if slot.lost:
         reason = slot.invalidation_reason or "WAL that it still needed was removed"
         raise SlotLost(
-            f'the replication slot "{name}" is lost: {reason}',
-            next=f"recover: cdc-outbox drop --slot {name}, then cdc-outbox init --no-backfill --slot {name}; "
-            f"events committed after {slot.confirmed_flush_lsn} and before that may not be published",
+            f'the replication slot "{name}" is lost ({reason}): of what was committed after '
+            f"{slot.confirmed_flush_lsn}, events may be missing",
+            next=recover(name),
         )
     return slot
 
