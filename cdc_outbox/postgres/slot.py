@@ -180,8 +180,8 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
     if slot is None:
         if pending is not None:
             raise SlotMissing(
-                f'only "{pending.name}" exists: rows that were in the table before it are not published yet',
-                next=f"cdc-outbox init --no-backfill --slot {name}, if those rows need not be published",
+                f'only "{pending.name}" exists: init was interrupted before the slot "{name}" got its name',
+                next=f"cdc-outbox init --slot {name}, which finishes it or says what has to come before",
             )
         raise SlotMissing(
             f'there is no replication slot "{name}"',

@@ -170,6 +170,28 @@ def test_a_creator_that_went_away_leaves_nothing(database: Database, settings: P
     on_two(settings, work)
 
 
+def test_a_crash_of_the_server_leaves_no_half_made_slot(
+    own_postgres: PostgresServer, settings: PostgresSettings
+) -> None:
+    own = replace(settings, dsn=own_postgres.dsn())
+
+    async def work(conn: Connection, watcher: Connection) -> None:
+        with psycopg.connect(own.dsn) as other:
+            other.execute("create table written (at timestamptz default now())")
+            making = asyncio.create_task(slots.create(conn, own.slot, failover=True, watcher=watcher))
+            while not await slots.inspect(watcher, own.slot):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(own_postgres.kill)
+            with pytest.raises(CdcOutboxError) as caught:
+                await making
+            assert caught.value.retriable
+            other.close()
+
+    on_two(own, work)
+    own_postgres.start()
+    assert own_postgres.execute("select slot_name from pg_replication_slots") == []
+
+
 def test_a_prepared_transaction_is_named_too(
     database: Database, settings: PostgresSettings, slot: str
 ) -> None:
