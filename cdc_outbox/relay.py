@@ -15,7 +15,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
-from cdc_outbox import log
+from cdc_outbox import faults, log
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
@@ -77,6 +77,7 @@ class Relay:
         Raises the set-up error, the PoisonEvent or the DrainExceeded that ended it; with `fail_fast` also the first
         outage.
         """
+        faults.warn()
         backoff = Backoff(self._settings.retry)
         while not self._stop.is_set() and not self._caught_up.is_set():
             began = time.monotonic()

@@ -15,7 +15,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from cdc_outbox import log
+from cdc_outbox import faults, log
 from cdc_outbox.errors import PostgresShutdown, PostgresUnavailable, PublicationReplaced, PublicationWrong
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import ProvenSnapshot, PublicationWatch, guard
@@ -104,6 +104,8 @@ class Settlement:
             transactions = self._intake.transactions
             report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
             await self._heed(report)
+            if faults.confirmation_held():
+                return
             if position > self._settled and (
                 everything
                 or self._target is not None

@@ -1,0 +1,33 @@
+"""Fault points: moments that no outside force can hit, held open by the environment. For the demo and for tests.
+
+Each is a variable `CDC_OUTBOX_FAULT_<NAME>`, off unless set. The relay warns at its start of those that are on. A point
+must make the relay later, never less careful: whatever happens then could have happened without it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from cdc_outbox import log
+
+_log = log.get(__name__)
+
+_PREFIX: Final = "CDC_OUTBOX_FAULT_"
+
+HOLD_CONFIRMATION: Final = f"{_PREFIX}HOLD_CONFIRMATION"
+"""Names a file. While it exists, nothing is confirmed to PostgreSQL, however long Kafka has confirmed it."""
+
+
+def confirmation_held() -> bool:
+    """Whether the crash window, between Kafka's confirmation and ours, is held open."""
+    file = os.environ.get(HOLD_CONFIRMATION) or None
+    return file is not None and Path(file).exists()
+
+
+def warn() -> None:
+    """Say which fault points are on."""
+    points = sorted(name for name, value in os.environ.items() if name.startswith(_PREFIX) and value)
+    if points:
+        _log.warning("fault points are on: this is not a relay for production", variables=points)
