@@ -15,13 +15,23 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka import Producer
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.guardian import descendants
-from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster
-from tests.servers.ledger import Consumer, Entry, Record, Writer, create_outbox, read_all, verify
-from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
+from tests.servers.ledger import (
+    Consumer,
+    Entry,
+    Record,
+    Writer,
+    create_outbox,
+    entries_in_table,
+    read_all,
+    verify,
+)
+from tests.servers.postgres import Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.security import client_settings
 from tests.servers.wait import eventually
@@ -32,10 +42,29 @@ def test_every_version_has_logical_replication(postgres_version: Postgres, datab
     assert database.server is postgres_version
 
 
-def test_leftover_slots_go_with_their_database(postgres: Postgres, slot: str) -> None:
+def test_servers_that_were_there_before_can_be_used(
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_OUTBOX_TEST_POSTGRES_18", own_postgres.dsn())
+    given = shared_postgres(18)
+    given.drop_database(str(conninfo_to_dict(given.create_database())["dbname"]))
+    given.close()
+    assert own_postgres.running
+    monkeypatch.setenv("CDC_OUTBOX_TEST_KAFKA", own_kafka.bootstrap)
+    broker = shared_kafka()
+    broker.create_topic("given")
+    broker.close()
+    assert own_kafka.topics() == {"given": 1}
+
+
+def test_leftovers_go_with_their_database(postgres: Postgres, slot: str) -> None:
     dsn = postgres.create_database("leftover")
     assert dsn.endswith("/leftover")
     postgres.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,), dbname="leftover")
+    with postgres.connect("leftover") as connection:
+        connection.execute("begin")
+        connection.execute("create table prepared ()")
+        connection.execute("prepare transaction 'left over'")
     postgres.drop_database("leftover")
     assert not postgres.execute("select 1 from pg_replication_slots where slot_name = %s", (slot,))
 
@@ -142,10 +171,6 @@ def test_nothing_outlives_tests_that_were_killed() -> None:
     eventually(lambda: not Path(workspace).exists(), 10, "its directory to be removed")
 
 
-def ids_in_table(server: Postgres, dbname: str) -> set[str]:
-    return {row[0] for row in server.execute("select id::text from outbox", dbname=dbname)}
-
-
 def test_the_writer_knows_what_committed_through_crashes_and_cuts(
     own_postgres: PostgresServer,
     make_proxy: Callable[[str, int], Proxy],
@@ -163,7 +188,10 @@ def test_the_writer_knows_what_committed_through_crashes_and_cuts(
             own_postgres.start()
     writer.wait_written(200)
     committed = writer.stop()
-    assert committed.keys() == ids_in_table(own_postgres, "postgres")
+    in_table = entries_in_table(own_postgres.dsn())
+    assert {key: (entry.key, entry.n) for key, entry in committed.items()} == {
+        key: (entry.key, entry.n) for key, entry in in_table.items()
+    }
     assert writer.failures >= 3
     assert writer.rolled_back
 

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from tests.servers import security
 from tests.servers.cache import Missing, cache_root, cached, run
-from tests.servers.docker import docker_answers
+from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port
 from tests.servers.wait import eventually
 
@@ -234,27 +234,18 @@ def _rule(user: str, operation: str, topic: str) -> AclBinding:
 class GivenKafka(Kafka):
     """A cluster that was there before the tests."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, end: Callable[[], object] | None = None) -> None:
+        """`end` is called by `close()`, where the tests did start the cluster somehow."""
         self._bootstrap = bootstrap
+        self._end = end
 
     @property
     def bootstrap(self) -> str:
         return self._bootstrap
 
-
-class DockerKafka(GivenKafka):
-    """A broker in a container, ended with the tests."""
-
-    def __init__(self) -> None:
-        from testcontainers.kafka import KafkaContainer
-
-        self._container = KafkaContainer("confluentinc/cp-kafka:8.0.0").with_kraft()
-        self._container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
-        self._container.start()
-        super().__init__(self._container.get_bootstrap_server())
-
     def close(self) -> None:
-        self._container.stop()
+        if self._end is not None:
+            self._end()
 
 
 class KafkaBroker(Kafka):
@@ -515,11 +506,43 @@ class KafkaCluster(Kafka):
             broker.close()
 
 
+def _in_docker() -> GivenKafka:
+    port = free_port()
+    settings = {
+        **SETTINGS,
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    env = {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in settings.items()}
+    kafka = GivenKafka(
+        f"127.0.0.1:{port}", run_container(f"apache/kafka:{VERSION}", env=env, ports={9092: port})
+    )
+    admin = kafka.admin()
+
+    def answers() -> bool:
+        with contextlib.suppress(KafkaException):
+            return bool(admin.list_topics(timeout=2).brokers)
+        return False
+
+    eventually(answers, 90, "Kafka in Docker")
+    return kafka
+
+
 def shared_kafka() -> Kafka:
-    """A running broker for many tests: given by the environment, in Docker, or local."""
+    """A running broker for many tests.
+
+    The one that `CDC_OUTBOX_TEST_KAFKA` names, else one from the cache's jars, else one in Docker;
+    `CDC_OUTBOX_TEST_DOCKER=first` swaps the last two, `no` forbids Docker.
+    """
     given = os.environ.get("CDC_OUTBOX_TEST_KAFKA")
     if given:
         return GivenKafka(given)
-    if docker_answers():
-        return DockerKafka()
-    return KafkaBroker().start()
+    return local_or_docker(lambda: KafkaBroker().start(), _in_docker)

@@ -47,6 +47,16 @@ def create_outbox(dsn: str, table: str = "outbox", *, schema: str = "public") ->
         connection.execute(SQL(statement).format(table=Identifier(schema, table)))
 
 
+def entries_in_table(dsn: str, table: str = "outbox", *, schema: str = "public") -> dict[str, Entry]:
+    """What the table holds, as `verify` wants it: for rows that no `Writer` wrote, or after a failover."""
+    query = SQL(
+        "select id::text, aggregate_id, (payload ->> 'n')::int, extract(epoch from created_at) from {}"
+    )
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        rows = connection.execute(query.format(Identifier(schema, table))).fetchall()
+    return {event_id: Entry(key, n, float(at)) for event_id, key, n, at in rows}
+
+
 class Writer:
     """Writes rows of the default table, at a rate in the background or a number of them at once.
 
@@ -397,12 +407,9 @@ class Consumer:
             if time.monotonic() >= look_again:
                 # Brokers that are away are the tests' daily bread.
                 with contextlib.suppress(KafkaException):
-                    new = _partitions(self._client, self._topics, self._prefix) - known
-                    if new:
-                        self._client.incremental_assign(
-                            [TopicPartition(*each, OFFSET_BEGINNING) for each in new]
-                        )
-                        known |= new
+                    there = _partitions(self._client, self._topics, self._prefix)
+                    self._follow(known, there)
+                    known = there
                 look_again = time.monotonic() + 0.5
             for message in self._client.consume(500, 0.05):
                 if message.error() is None:
@@ -410,6 +417,13 @@ class Consumer:
                     self.records.append(record)
                     if record.id is not None:
                         self._ids.add(record.id)
+
+    def _follow(self, known: set[tuple[str, int]], there: set[tuple[str, int]]) -> None:
+        if new := there - known:
+            self._client.incremental_assign([TopicPartition(*each, OFFSET_BEGINNING) for each in new])
+        # A topic that is made again under its name is read from its beginning, if it was seen to be gone.
+        if gone := known - there:
+            self._client.incremental_unassign([TopicPartition(*each) for each in gone])
 
     def check(self) -> None:
         """Raise what the reading thread died of, if it did."""

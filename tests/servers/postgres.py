@@ -14,14 +14,13 @@ import json
 import os
 import platform
 import secrets
-import shlex
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, LiteralString
@@ -32,7 +31,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
 from tests.servers.cache import Missing, cache_root, cached, run
-from tests.servers.docker import docker_answers
+from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port, may_reach, unprivileged, workspace
 from tests.servers.wait import eventually
 
@@ -270,6 +269,9 @@ class Postgres:
                 left = connection.execute("select 1 from pg_replication_slots where database = %s", (name,))
                 return left.fetchone() is None
 
+            prepared = connection.execute("select gid from pg_prepared_xacts where database = %s", (name,))
+            for (gid,) in prepared.fetchall():
+                self.execute(SQL("rollback prepared {}").format(gid), dbname=name)
             eventually(free_of_slots, 20, f"no replication slot left in {name}")
             connection.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
 
@@ -280,8 +282,10 @@ class Postgres:
 class GivenPostgres(Postgres):
     """A server that was there before the tests, named by the superuser's connection string."""
 
-    def __init__(self, given: str) -> None:
+    def __init__(self, given: str, end: Callable[[], object] | None = None) -> None:
+        """`end` is called by `close()`, where the tests did start the server somehow."""
         self._given = given
+        self._end = end
         with self.connect() as connection:
             self.major = connection.info.server_version // 10_000
 
@@ -303,22 +307,9 @@ class GivenPostgres(Postgres):
             dbname,
         )
 
-
-class DockerPostgres(GivenPostgres):
-    """A server in a container, ended with the tests."""
-
-    def __init__(self, major: int) -> None:
-        from testcontainers.postgres import PostgresContainer
-
-        options = " ".join(f"-c {name}={shlex.quote(value)}" for name, value in DOCKER_SETTINGS.items())
-        self._container = PostgresContainer(
-            f"postgres:{major}", username="postgres", password=PASSWORD, dbname="postgres", driver=None
-        ).with_command(f"postgres {options}")
-        self._container.start()
-        super().__init__(self._container.get_connection_url())
-
     def close(self) -> None:
-        self._container.stop()
+        if self._end is not None:
+            self._end()
 
 
 def _uri(user: str, password: str, host: str, port: int, dbname: str) -> str:
@@ -530,13 +521,33 @@ def _copy_if_there(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
+def _in_docker(major: int) -> GivenPostgres:
+    command = " ".join(["postgres", *(f"-c {name}={value}" for name, value in DOCKER_SETTINGS.items())])
+    port = free_port()
+    end = run_container(
+        f"postgres:{major}", env={"POSTGRES_PASSWORD": PASSWORD}, ports={5432: port}, command=command
+    )
+    given = _uri("postgres", PASSWORD, "127.0.0.1", port, "postgres")
+
+    def answering() -> GivenPostgres | None:
+        with contextlib.suppress(psycopg.OperationalError):
+            return GivenPostgres(given, end)
+        return None
+
+    server = eventually(answering, 60, f"PostgreSQL {major} in Docker")
+    assert server is not None
+    return server
+
+
 def shared_postgres(major: int) -> Postgres:
-    """A running server of that version for many tests: given by the environment, in Docker, or local."""
+    """A running server of that version for many tests.
+
+    The one that the environment names, else one from this machine's binaries, else one in Docker;
+    `CDC_OUTBOX_TEST_DOCKER=first` swaps the last two, `no` forbids Docker.
+    """
     given = os.environ.get(f"CDC_OUTBOX_TEST_POSTGRES_{major}")
     if given:
         server = GivenPostgres(given)
         assert server.major == major, f"CDC_OUTBOX_TEST_POSTGRES_{major} names a PostgreSQL {server.major}"
         return server
-    if docker_answers():
-        return DockerPostgres(major)
-    return PostgresServer(major).start()
+    return local_or_docker(lambda: PostgresServer(major).start(), lambda: _in_docker(major))
