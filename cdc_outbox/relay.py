@@ -36,7 +36,7 @@ from cdc_outbox.state import State, Status
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from cdc_outbox.lsn import LSN
     from cdc_outbox.settings import Settings
@@ -51,9 +51,18 @@ class Relay:
     """One slot's relay, from `run` to a stop, an error, or being caught up."""
 
     def __init__(
-        self, settings: Settings, *, accept_gap: bool = False, until_caught_up: bool = False
+        self,
+        settings: Settings,
+        *,
+        set_up: Callable[[], Awaitable[None]] | None = None,
+        accept_gap: bool = False,
+        until_caught_up: bool = False,
+        fail_fast: bool = False,
     ) -> None:
+        """`set_up` is done once, before the first stream; `fail_fast` makes an outage an end."""
         self._settings = settings
+        self._set_up = set_up
+        self._fail_fast = fail_fast
         self._accept_gap = accept_gap
         self._until_caught_up = until_caught_up
         self._mapping = Mapping(settings.outbox, settings.postgres.slot)
@@ -71,7 +80,7 @@ class Relay:
         """End after the transaction under way, once everything is confirmed."""
         self._stop.set()
 
-    async def run(self, *, fail_fast: bool = False) -> None:
+    async def run(self) -> None:
         """Relay until stopped, or caught up where that was asked for.
 
         Raises the set-up error, the PoisonEvent or the DrainExceeded that ended it; with `fail_fast` also the first
@@ -84,7 +93,7 @@ class Relay:
             try:
                 await self._until_stopped(self._session())
             except CdcOutboxError as error:
-                if not self._may_go_on(error) or (fail_fast and isinstance(error, Unavailable)):
+                if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 self._say(error)
                 if time.monotonic() - began > self._settings.retry.max:
@@ -95,6 +104,9 @@ class Relay:
     async def _session(self) -> None:
         """From a free slot to the first failure, or to the end that was asked for."""
         settings = self._settings
+        if self._set_up is not None:
+            await self._set_up()
+            self._set_up = None
         async with AsyncExitStack() as ending:
             admission = Admission(settings.postgres, settings.outbox.tables)
             ending.push_async_callback(admission.close)

@@ -9,6 +9,10 @@ import click
 from cdc_outbox.cli import Command, load_settings, run, settings_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.postgres.blocker import Blocker
+    from cdc_outbox.postgres.setup import InitOptions, Step
     from cdc_outbox.settings import Settings
 
 
@@ -53,32 +57,15 @@ def command(
     Waits for PostgreSQL and Kafka if they are away, and as a hot standby while another relay has the slot. Exits 0
     after a clean stop, 1 where a restart may help, 70 for a poison event, 78 where a person has to mend the set-up.
     """
+    from cdc_outbox.postgres.setup import InitOptions
+
     settings = load_settings("start")
-    run(
-        _start(
-            settings,
-            with_init=with_init,
-            create_table=create_table,
-            no_backfill=no_backfill,
-            no_failover=no_failover,
-            until_caught_up=until_caught_up,
-            accept_gap=accept_gap,
-            fail_fast=fail_fast,
-        )
-    )
+    options = InitOptions(create_table=create_table, backfill=not no_backfill, failover=not no_failover)
+    relay_options = {"accept_gap": accept_gap, "until_caught_up": until_caught_up, "fail_fast": fail_fast}
+    run(_start(settings, options if with_init else None, **relay_options))
 
 
-async def _start(
-    settings: Settings,
-    *,
-    with_init: bool,
-    create_table: bool,
-    no_backfill: bool,
-    no_failover: bool,
-    until_caught_up: bool,
-    accept_gap: bool,
-    fail_fast: bool,
-) -> None:
+async def _start(settings: Settings, options: InitOptions | None, **relay_options: bool) -> None:
     import asyncio
     import signal
 
@@ -87,9 +74,22 @@ async def _start(
     from cdc_outbox.relay import Relay
     from cdc_outbox.watch.server import serving
 
-    relay = Relay(settings, accept_gap=accept_gap, until_caught_up=until_caught_up)
     logger = log.get(__name__)
-    loop = asyncio.get_running_loop()
+
+    def told(step: Step) -> None:
+        by_owner = {"sql": step.sql} if step.status == "failed" else {}
+        logger.info("init", step=step.name, status=step.status, object=step.object, **by_owner)
+
+    def waiting(blockers: Sequence[Blocker]) -> None:
+        logger.warning("init waits for open transactions", blockers=[str(blocker) for blocker in blockers])
+
+    async def set_up() -> None:
+        from cdc_outbox.postgres.setup import init
+
+        if options is not None:
+            await init(settings, options, told=told, waiting=waiting)
+
+    relay = Relay(settings, set_up=set_up, **relay_options)
     main = asyncio.current_task()
     signals: list[str] = []
 
@@ -102,19 +102,10 @@ async def _start(
             main.cancel()
 
     for which in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(which, told_to_stop, which)
+        asyncio.get_running_loop().add_signal_handler(which, told_to_stop, which)
     try:
         async with serving(settings.http, relay.status):
-            if with_init:
-                from cdc_outbox.postgres.setup import InitOptions, init
-
-                await init(
-                    settings,
-                    InitOptions(
-                        create_table=create_table, backfill=not no_backfill, failover=not no_failover
-                    ),
-                )
-            await relay.run(fail_fast=fail_fast)
+            await relay.run()
     except asyncio.CancelledError:
         raise DrainExceeded(
             f"{signals[-1]} came a second time, before everything in flight was confirmed",
