@@ -1,0 +1,39 @@
+"""`python -m tests.servers`: fetch and prepare every server that the tests need, before a test's clock runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tests.servers.cache import Missing, cache_root
+from tests.servers.kafka import KafkaBroker
+from tests.servers.postgres import MAJORS, PostgresServer
+
+
+def main() -> int:
+    """Start and end each server once; 1 and the reasons when one can't be had."""
+    missing: list[str] = []
+    kinds: dict[str, Callable[[], PostgresServer | KafkaBroker]] = {
+        f"PostgreSQL {major}": partial(PostgresServer, major) for major in MAJORS
+    }
+    kinds["Kafka"] = KafkaBroker
+    for name, make in kinds.items():
+        began = time.monotonic()
+        try:
+            server = make()
+            server.start()
+            server.close()
+        except Missing as reason:
+            missing.append(str(reason))
+            print(f"{name}: missing")
+        else:
+            print(f"{name}: ready after {time.monotonic() - began:.1f} s")
+    print(f"cache: {cache_root()}")
+    print(*missing, sep="\n", file=sys.stderr, end="\n" if missing else "")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
