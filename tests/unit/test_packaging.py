@@ -43,9 +43,9 @@ def build(kind: str, target: Path) -> Path:
 
 
 def look(site: Path) -> dict[str, Any]:
-    """What a Python that isn't in the checkout finds with that directory as its site-packages."""
+    """What a Python outside the checkout finds with that directory, and no other, as its site-packages."""
     done = subprocess.run(
-        [sys.executable, "-I", "-c", LOOK, site], cwd=site, capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", LOOK, site], cwd=site, capture_output=True, text=True, check=True
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
