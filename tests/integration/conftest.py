@@ -13,17 +13,23 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
 from tests.servers.ledger import Consumer, Writer, create_outbox
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
 
-Closable = TypeVar("Closable", PostgresServer, KafkaBroker, KafkaCluster, RelayProcess, Writer, Consumer)
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+Closable = TypeVar("Closable", bound=Closing)
 
 POSTGRES_FIXTURES = {"postgres", "postgres_version", "own_postgres", "make_postgres"}
 KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka", "secure_kafka", "own_cluster"}
@@ -206,6 +212,17 @@ def make_relay() -> Iterator[Callable[..., RelayProcess]]:
 
         def make(*arguments: Any, **options: Any) -> RelayProcess:
             return _closed_by(stack, RelayProcess(*arguments, **options))
+
+        yield make
+
+
+@pytest.fixture
+def make_pipeline(slot: str) -> Iterator[Callable[..., Pipeline]]:
+    """Puts server, relay and broker together: `make_pipeline(postgres, kafka, dbname=outbox.name).init()`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(server: Postgres, kafka: Kafka, **options: Any) -> Pipeline:
+            return _closed_by(stack, Pipeline(server, kafka, **{"slot": slot, **options}))
 
         yield make
 
