@@ -208,7 +208,6 @@ class Intake:
         known = self.plans.get(table)
         plan = self._mapping.plan(relation, known)
         self._plans[key] = plan.encode
-        described = plan.describe()
-        if known is None or known.describe() != described:
-            _log.info("mapping", table=str(table), columns=described)
+        if self._mapping.is_news(plan):
+            _log.info("mapping", table=str(table), columns=plan.describe())
         self.plans[table] = plan

@@ -29,6 +29,7 @@ class Mapping:
         self._settings = settings
         self._slot = slot
         self._tables = frozenset(settings.tables)
+        self._told: dict[TableName, str] = {}
 
     def wants(self, relation: Relation) -> bool:
         """Whether rows of this relation are events: its name is one of our tables'."""
@@ -46,6 +47,13 @@ class Mapping:
         if previous is not None:
             _compare(previous, plan)
         return plan
+
+    def is_news(self, plan: Plan) -> bool:
+        """Whether the plan reads other than the last one of its table that was asked about."""
+        described = plan.describe()
+        news = self._told.get(plan.table) != described
+        self._told[plan.table] = described
+        return news
 
 
 def _compare(previous: Plan, plan: Plan) -> None:

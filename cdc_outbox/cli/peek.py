@@ -1,0 +1,225 @@
+"""`cdc-outbox peek`: the next events as they would be sent, and nothing is consumed by looking."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.log import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.errors import PoisonEvent
+    from cdc_outbox.event import Encoded
+    from cdc_outbox.kafka.placement import Placement
+    from cdc_outbox.postgres.blocker import Blocker
+    from cdc_outbox.postgres.peek import Row
+    from cdc_outbox.settings import Settings
+
+DEFAULT_LIMIT = 10
+_WIDTH = 14
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox peek --slot outbox_slot",
+        "cdc-outbox peek --limit 100 --json | jq .payload",
+        "cdc-outbox peek --follow --table public.outbox",
+    ),
+)
+@settings_options("postgres", "outbox", "kafka")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Events to show.  [{DEFAULT_LIMIT}; with --follow no limit]",
+)
+@click.option("--follow", is_flag=True, help="Show new events as they commit, by a temporary slot.")
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json: one line per event.")
+def command(limit: int | None, follow: bool, format_: str, as_json: bool) -> int:
+    """Show the next events as they would be sent, without consuming them.
+
+    Reads from the slot and confirms nothing, so the relay sends the same events afterwards. Exits 1 while a relay
+    streams from the slot; --follow works beside it. Partitions are shown where Kafka can be reached.
+    """
+    settings = load_settings()
+    return run(
+        _until_signal(
+            settings, limit or (None if follow else DEFAULT_LIMIT), follow, as_json or format_ == "json"
+        )
+    )
+
+
+async def _until_signal(settings: Settings, limit: int | None, follow: bool, as_json: bool) -> int:
+    import asyncio
+    import signal
+
+    from cdc_outbox.errors import CdcOutboxError
+
+    showing = asyncio.create_task(_show(settings, limit, follow, as_json))
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        stopped.set()
+        showing.cancel()
+
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, stop)
+    try:
+        await showing
+    except (asyncio.CancelledError, CdcOutboxError):
+        if not stopped.is_set():
+            raise
+    return 0
+
+
+async def _show(settings: Settings, limit: int | None, follow: bool, as_json: bool) -> None:
+    import asyncio
+
+    from cdc_outbox import log
+    from cdc_outbox.errors import PoisonEvent
+    from cdc_outbox.postgres import peek
+    from cdc_outbox.table.mapping import Mapping
+
+    logger = log.get(__name__)
+
+    def waiting(blockers: Sequence[Blocker]) -> None:
+        logger.warning("waiting for open transactions", blockers=[str(each) for each in blockers])
+
+    mapping = Mapping(settings.outbox, settings.postgres.slot)
+    source = peek.arriving(settings, mapping, waiting=waiting) if follow else peek.upcoming(settings, mapping)
+    shown = 0
+    left_out: dict[str, int] = {}
+    looking = asyncio.create_task(_placement(settings))
+    try:
+        async with source as rows:
+            placement = await looking
+            if follow:
+                logger.info("following", tables=[str(table) for table in settings.outbox.tables])
+            async for row in rows:
+                try:
+                    event = row.plan.encode(row.values, row.lsn, row.seq, row.commit_us)
+                except PoisonEvent as poison:
+                    document = _document(row, poison=poison)
+                else:
+                    if isinstance(event, str):
+                        left_out[event] = left_out.get(event, 0) + 1
+                        continue
+                    partition = await placement.of(event, row.lsn, row.seq) if placement is not None else None
+                    document = _document(row, event, partition)
+                text = json_text(document) if as_json else "\n".join(_lines(document))
+                # A reader that pauses, such as a pager, must not stop the status updates.
+                await asyncio.to_thread(click.echo, text)
+                shown += 1
+                if shown == limit:
+                    break
+    finally:
+        looking.cancel()
+        if left_out:
+            logger.info("left out", **left_out)
+    if not shown:
+        logger.info("nothing to show: no event waits in the slot", slot=settings.postgres.slot)
+
+
+async def _placement(settings: Settings) -> Placement | None:
+    """The cluster's topics, None where it can't be reached: then partitions are not known."""
+    import logging
+
+    from cdc_outbox import log
+    from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.kafka.placement import Placement
+
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in the line below
+    placement = Placement(settings.kafka)
+    try:
+        await placement.look()
+    except CdcOutboxError as error:
+        log.get(__name__).info("partitions are not shown", reason=str(error))
+        return None
+    return placement
+
+
+def _document(
+    row: Row, event: Encoded | None = None, partition: int | None = None, *, poison: PoisonEvent | None = None
+) -> dict[str, Any]:
+    """One event under the keys of the contract; a poison one has no message, and says why under `poison`."""
+    topic, _, key, value, _, headers = event or (None, None, None, None, 0, None)
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "lsn": str(row.lsn),
+        "seq": row.seq,
+        "commit_time": _time(row.commit_us),
+        "topic": topic,
+        "partition": partition,
+        "key": None,
+        **_coded("key", key),
+        "headers": None if headers is None else [[name, _escaped(content)] for name, content in headers],
+        **_coded("payload", value),
+        "row": row.plan.raw(row.values),
+    }
+    if poison is not None:
+        document["poison"] = {"reason": poison.reason, "error": str(poison), "next": poison.next}
+    return document
+
+
+def _time(us: int) -> str:
+    moment = _EPOCH + timedelta(microseconds=us)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _coded(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Text where the bytes are UTF-8, else base64 under another name."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(value).decode()}
+
+
+def _escaped(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    """The same for a person: one event, a line for each part."""
+    lines = [f"{document['lsn']} row {document['seq']}, committed {document['commit_time']}"]
+    poison = document.get("poison")
+    if poison is not None:
+        parts = {"poison": poison["error"], "next": poison["next"]}
+        parts |= {f"row {column}": text for column, text in document["row"].items() if text is not None}
+    else:
+        partition = document["partition"]
+        where = "" if partition is None else f", partition {partition}"
+        parts = {"topic": document["topic"] + where}
+        parts |= {part: _part(document, part) for part in ("key", "payload")}
+        parts |= {f"header {name}": text for name, text in document["headers"]}
+    return [*lines, *(f"  {part:{_WIDTH}} {_printable(text)}" for part, text in parts.items())]
+
+
+def _part(document: dict[str, Any], part: str) -> str:
+    coded = document.get(f"{part}_base64")
+    if coded is not None:
+        return f"(base64) {coded}"
+    text = document[part]
+    return "(none)" if text is None else str(text)
+
+
+def _printable(text: str) -> str:
+    """What a terminal shows as it is: a row must not be able to move the cursor or ring the bell."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )

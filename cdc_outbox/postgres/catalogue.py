@@ -1,0 +1,160 @@
+"""The outbox table as the live catalogue has it: would its rows become messages?
+
+Asked once, before the first row: a table without a key, or a column that never arrives, is then named at start and
+not in the middle of the night. Rows of the past are another matter. Their columns come with the stream, and this
+answer is never used for them.
+
+Generated columns reach the stream only from PostgreSQL 18 on, and only stored ones where the publication asks for
+them. https://www.postgresql.org/docs/current/logical-replication-gencols.html
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, LiteralString
+
+import orjson
+from psycopg import sql
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, MappingError
+from cdc_outbox.event import quote
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.pgoutput import Column, Relation
+from cdc_outbox.table.mapping import NoKey
+from cdc_outbox.table.recognise import Shape
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.settings import OutboxSettings
+    from cdc_outbox.table.mapping import Mapping, Plan
+
+_log = log.get(__name__)
+
+SAMPLE: Final = 100
+"""Rows whose payloads are looked at for members that could be the key."""
+
+_SHOWN: Final = 12
+_LARGEST: Final = 65_536
+
+_TABLE: Final[LiteralString] = """
+select c.oid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
+       coalesce((select to_jsonb(p) ->> 'pubgencols' from pg_catalog.pg_publication p where p.pubname = %s), 'n')
+  from pg_catalog.pg_class c
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+ where n.nspname = %s and c.relname = %s
+ order by a.attnum
+"""
+
+_MAY_READ: Final[LiteralString] = """
+select coalesce(pg_catalog.has_table_privilege(c.oid, 'select'), false)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = %s
+"""
+
+
+async def preview(
+    conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
+) -> Plan | None:
+    """The plan for rows that are written from now on; None where there is no such table.
+
+    Raises MappingError where the table's columns can't become messages: NoKey with the members of a sample of
+    payloads, if the role may read the table; and for a column that is needed but never arrives.
+    """
+    rows = await execute(conn, _TABLE, (publication, table.schema, table.name))
+    if not rows:
+        return None
+    columns, absent = [], set()
+    for _, name, type_oid, typmod, generated, published in rows:
+        columns.append(Column(str(name), int(type_oid), int(typmod), False))
+        if generated and not (generated == "s" and published == "s"):
+            absent.add(str(name))
+    oid = int(rows[0][0])
+    if absent:
+        _require_to_arrive(_relation(oid, table, columns), absent, mapping, publication)
+    arriving = [column for column in columns if column.name not in absent]
+    try:
+        plan = mapping.plan(_relation(oid, table, arriving))
+    except NoKey as error:
+        raise await _with_members(conn, error, settings, table, arriving) from None
+    if mapping.is_news(plan):
+        _log.info("mapping", table=str(table), columns=plan.describe())
+    return plan
+
+
+def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:
+    return Relation(oid, table.schema, table.name, "d", tuple(columns))
+
+
+def _require_to_arrive(whole: Relation, absent: set[str], mapping: Mapping, publication: str) -> None:
+    """Raise MappingError if the mapping would use a column that no row in the stream has."""
+    try:
+        plan = mapping.plan(whole)
+    except MappingError:
+        return  # it is wrong without the question of what arrives
+    for role, field in plan.needed.items():
+        if field.name in absent:
+            raise MappingError(
+                f"column {quote(field.name)} of {plan.table}, which the {role} would come from, is generated, and "
+                "generated columns don't arrive in the stream",
+                next="name an ordinary column instead (--column, --key, --topic); or on PostgreSQL 18, where it is "
+                f"a stored one: alter publication {quote(publication)} set (publish_generated_columns = stored);",
+            )
+    lost = sorted(field.name for field in plan.optional.values() if field.name in absent)
+    if lost:
+        _log.warning("generated columns don't arrive in the stream", table=str(plan.table), columns=lost)
+
+
+async def _with_members(
+    conn: Connection, error: NoKey, settings: OutboxSettings, table: TableName, columns: list[Column]
+) -> NoKey:
+    """The same error, with what a key could be taken from."""
+    members = await _members(conn, settings, table, columns)
+    if not members:
+        return error
+    likely = next((name for name in members if name.lower().endswith("id")), members[0])
+    pointer = likely.replace("~", "~0").replace("/", "~1")
+    more = ", …" if len(members) > _SHOWN else ""
+    return NoKey(
+        f"{error}; its payloads have the members {', '.join(members[:_SHOWN])}{more}",
+        next=f"name the key, as --key payload:/{pointer} or --key COLUMN; or give up order with --key none",
+    )
+
+
+async def _members(
+    conn: Connection, settings: OutboxSettings, table: TableName, columns: list[Column]
+) -> list[str]:
+    """Names of the texts and numbers in a sample of payloads, the most frequent first; none where it can't be read."""
+    shape = Shape(columns)
+    named = settings.columns.get("payload")
+    field = shape.find(named) if named is not None else shape.recognise("payload")
+    if field is None:
+        return []
+    query = sql.SQL(
+        "select payload from (select {column}::text as payload from {table} limit {rows}) sample"
+        " where octet_length(payload) <= {largest}"
+    ).format(
+        column=sql.Identifier(field.name),
+        table=sql.Identifier(table.schema, table.name),
+        rows=sql.Literal(SAMPLE),
+        largest=sql.Literal(_LARGEST),
+    )
+    try:
+        ((may_read,),) = await execute(conn, _MAY_READ, (table.schema, table.name))
+        rows = await execute(conn, query) if may_read else []
+    except CdcOutboxError:
+        return []  # a sample is a courtesy; what is wrong is known without it
+    found: Counter[str] = Counter()
+    for (payload,) in rows:
+        try:
+            document = orjson.loads(payload)
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            found.update(
+                name
+                for name, value in document.items()
+                if isinstance(value, str | int) and not isinstance(value, bool) and name.isprintable()
+            )
+    return [name for name, _ in found.most_common(_SHOWN + 1)]

@@ -1,0 +1,345 @@
+"""Rows of a slot, read without consuming them.
+
+`upcoming` streams from the slot itself and sends no confirmation, ever: the server gives the same rows to whoever comes
+next. (The slot's SQL functions peek too, but count at the ends of transactions: one of a million rows would come
+whole.) It has the slot while it reads, so it refuses where another has it.
+
+`arriving` reads from a temporary slot of its own, which ends with its connection, and confirms there what was taken,
+since even a temporary slot holds WAL and the catalogue's old rows.
+
+The database comes first here too: a server that shuts down waits for every walsender, so the end of the control
+connection ends the stream, also while the reader of our output sleeps.
+
+https://www.postgresql.org/docs/current/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SlotBlocked, SlotBusy
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import catalogue, protocol, publication, server, slot, synchronous
+from cdc_outbox.postgres.blocker import Blocker, blockers
+from cdc_outbox.postgres.connection import (
+    Connection,
+    connect_control,
+    connect_replication,
+    execute,
+    sever,
+)
+from cdc_outbox.postgres.control import Control
+from cdc_outbox.postgres.pgoutput import Begin, Commit, Insert, Relation, decode
+from cdc_outbox.postgres.protocol import decode_keepalive, decode_xlog
+from cdc_outbox.postgres.stream import ReplicationStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+
+    from cdc_outbox.event import Values
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.mapping import Mapping, Plan
+
+_log = log.get(__name__)
+
+APPLICATION_NAME: Final = "cdc-outbox peek"
+
+BEAT: Final = 5.0
+"""Seconds between status updates: well under any wal_sender_timeout that is in use."""
+
+ASK: Final = 0.2
+"""Seconds between questions for how far the server has read, while nothing comes."""
+
+WAIT: Final = 30.0
+"""Seconds that the creation of the temporary slot may take."""
+
+_END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_flush_lsn()::text"
+_STANDBYS: Final[LiteralString] = "select pg_catalog.current_setting('synchronous_standby_names')"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the outbox as the stream has it: where it stands, and the plan that makes a message of it."""
+
+    lsn: LSN
+    seq: int
+    commit_us: int
+    plan: Plan
+    values: Values
+
+
+@asynccontextmanager
+async def upcoming(settings: Settings, mapping: Mapping) -> AsyncIterator[AsyncIterator[Row]]:
+    """The rows that the slot would give to a relay now, in their order, up to what is committed at the call.
+
+    Raises SlotBusy, naming the process, while another has the slot; what is wrong with slot, publication and table;
+    PostgresUnavailable.
+    """
+    async with _control(settings, mapping) as control:
+        name = settings.postgres.slot
+        found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
+        holder = slot.require(found, name, pending=pending)
+        if holder.active:
+            raise _busy(holder)
+        end = LSN.parse((await control.fetch(_END_OF_WAL))[0])
+        async with _replication(settings, control) as replication:
+            stream = ReplicationStream(replication, sender_timeout=0)
+            try:
+                await stream.start(name, settings.postgres.publication)
+            except SlotBusy:
+                taken = await control.run(lambda conn: slot.inspect(conn, name))
+                raise _busy(taken or holder) from None
+            reading = _Reading(stream, mapping, control)
+            async with _streaming(stream, reading.keep_alive(replication)):
+                yield reading.rows(until=end)
+
+
+@asynccontextmanager
+async def arriving(
+    settings: Settings, mapping: Mapping, *, waiting: Callable[[Sequence[Blocker]], None]
+) -> AsyncIterator[AsyncIterator[Row]]:
+    """The rows that are committed from now on, as they come, without end.
+
+    `waiting` is told of the transactions that the temporary slot has to wait for. Raises SlotBlocked, naming them;
+    what is wrong with publication and table; SynchronousStandby; PostgresUnavailable.
+    """
+    async with _control(settings, mapping) as control:
+        await _require_no_standby(control)
+        async with _replication(settings, control) as replication:
+            name = f"cdc_outbox_peek_{secrets.token_hex(6)}"
+            await _create_temporary(replication, control, name, waiting)
+            stream = ReplicationStream(replication, sender_timeout=0)
+            await stream.start(name, settings.postgres.publication)
+            reading = _Reading(stream, mapping, control)
+            async with _streaming(stream, reading.keep_up(replication, settings)):
+                yield reading.rows(until=None)
+
+
+@asynccontextmanager
+async def _control(settings: Settings, mapping: Mapping) -> AsyncIterator[Control]:
+    """The control connection, once server, publication and table have passed."""
+    control = Control(await connect_control(settings.postgres, application_name=APPLICATION_NAME))
+    try:
+        reached = await control.run(server.identity)
+        if reached.in_recovery:
+            raise PostgresUnavailable(
+                f"PostgreSQL at {reached.place} is a standby",
+                next="name the primary in --dsn or CDC_OUTBOX_DSN",
+            )
+        await control.run(server.require_able)
+        await _require_published(control, settings)
+        for table in settings.outbox.tables:
+            await control.run(
+                lambda conn, table=table: catalogue.preview(  # type: ignore[misc]  # mypy: a default in a lambda
+                    conn, mapping, settings.outbox, table, settings.postgres.publication
+                )
+            )
+        yield control
+    finally:
+        await control.close()
+
+
+async def _require_published(control: Control, settings: Settings) -> None:
+    wanted = settings.postgres.publication
+    state = await control.run(lambda conn: publication.look(conn, wanted, settings.outbox.tables))
+    state.require()
+
+
+async def _require_no_standby(control: Control) -> None:
+    (names,) = await control.fetch(_STANDBYS)
+    synchronous.require_none(str(names), APPLICATION_NAME)
+
+
+@asynccontextmanager
+async def _replication(settings: Settings, control: Control) -> AsyncIterator[Connection]:
+    connection = await connect_replication(
+        settings.postgres, application_name=APPLICATION_NAME, like=control.connection
+    )
+    try:
+        server.require_same(await control.run(server.identity), await server.identify(connection))
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _streaming(stream: ReplicationStream, pulse: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Keep a pulse beside the block, and say goodbye after it."""
+    beating = asyncio.create_task(pulse, name="pulse")
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait({beating})
+        await stream.close()
+
+
+async def _create_temporary(
+    replication: Connection, control: Control, name: str, waiting: Callable[[Sequence[Blocker]], None]
+) -> None:
+    """Make a slot that lives as long as the connection, with a bounded wait for the transactions that are open."""
+    # Where the platform can't do it (it is Linux's and macOS's), the statement's own limit has to do.
+    with suppress(CdcOutboxError):
+        await execute(replication, "set client_connection_check_interval = '500ms'", stage="identify")
+    statement = sql.SQL(
+        "set statement_timeout = {limit};"
+        " select pg_catalog.pg_create_logical_replication_slot({name}, {plugin}, true);"
+        " set statement_timeout = 0"
+    ).format(limit=sql.Literal(round(WAIT * 1000)), name=sql.Literal(name), plugin=sql.Literal(slot.PLUGIN))
+    making = asyncio.create_task(execute(replication, statement, stage="create", within=WAIT + 5))
+    seen: tuple[Blocker, ...] = ()
+    try:
+        while not (await asyncio.wait({making}, timeout=0.2))[0]:
+            now = await control.run(lambda conn: blockers(conn, replication.info.backend_pid))
+            if now and [str(each.pid) for each in now] != [str(each.pid) for each in seen]:
+                waiting(now)
+            seen = now or seen
+        making.result()
+    except CdcOutboxError as error:
+        if getattr(error.__cause__, "sqlstate", None) != "57014":
+            raise
+        names = "; ".join(str(each) for each in seen) or "of sessions that this role can't see"
+        raise SlotBlocked(
+            f"the temporary slot could not be made within {WAIT:g} s, for these transactions are open: {names}",
+            next="let them end, then run the same command again",
+        ) from error
+    finally:
+        making.cancel()
+        await asyncio.wait({making})
+
+
+def _busy(found: slot.Slot) -> SlotBusy:
+    holder = f"process {found.active_pid}" if found.active_pid else "another process"
+    return SlotBusy(
+        f'{holder} streams from the slot "{found.name}"',
+        next=f"cdc-outbox peek --follow --slot {found.name}, to see new events beside it; or stop it first",
+    )
+
+
+class _Reading:
+    """The frames of one stream, and how far they have got."""
+
+    def __init__(self, stream: ReplicationStream, mapping: Mapping, control: Control) -> None:
+        self._stream = stream
+        self._mapping = mapping
+        self._control = control
+        self._plans: dict[int, Plan | None] = {}
+        self._begin: Begin | None = None
+        self._seq = 0
+        self._received = LSN(0)
+
+    async def rows(self, *, until: LSN | None) -> AsyncIterator[Row]:
+        """The rows in the stream's order; to the first transaction that begins at or after `until`, if given."""
+        stream = self._stream
+        while True:
+            length, view = stream.frame(1)
+            if length == 0:
+                self._receive()
+                length, view = stream.frame(1)
+            if length < 0:
+                raise self._reason(stream.ended())
+            if length == 0:
+                if until is not None:
+                    stream.send_status(ask=True)
+                await self._more()
+                continue
+            row = self._take(bytes(view), until)
+            if row is not None:
+                yield row
+            if until is not None and self._received >= until:
+                return
+
+    def _receive(self) -> None:
+        try:
+            self._stream.receive()
+        except PostgresUnavailable as error:
+            raise self._reason(error) from error
+
+    def _reason(self, error: CdcOutboxError) -> CdcOutboxError:
+        """Why the stream ended: the control connection heard it first, if the server is ending."""
+        return self._control.lost.result() if self._control.lost.done() else error
+
+    async def _more(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK):
+                await self._stream.readable()
+
+    def _take(self, data: bytes, until: LSN | None) -> Row | None:
+        if data[0] == protocol.KEEPALIVE:
+            keepalive = decode_keepalive(data)
+            if self._begin is None:
+                self._received = max(self._received, keepalive.end)
+            if keepalive.reply:
+                self._stream.send_status()
+            return None
+        message = decode(decode_xlog(data).payload)
+        if isinstance(message, Begin):
+            self._begin, self._seq = message, 0
+            if until is not None and message.final_lsn >= until:
+                self._received = message.final_lsn
+        elif isinstance(message, Commit):
+            self._begin = None
+            self._received = max(self._received, message.end_lsn)
+        elif isinstance(message, Relation):
+            self._describe(message)
+        elif isinstance(message, Insert):
+            return self._row(message)
+        return None
+
+    def _describe(self, relation: Relation) -> None:
+        known = self._plans.get(relation.oid)
+        plan = self._mapping.plan(relation, known) if self._mapping.wants(relation) else None
+        if plan is not None and self._mapping.is_news(plan):
+            _log.info("mapping", table=str(plan.table), columns=plan.describe())
+        self._plans[relation.oid] = plan
+
+    def _row(self, insert: Insert) -> Row | None:
+        seq, self._seq = self._seq, self._seq + 1
+        if self._begin is None or insert.relation_oid not in self._plans:
+            raise protocol.malformed(
+                "a row outside of a transaction, or of a relation that was never described"
+            )
+        plan = self._plans[insert.relation_oid]
+        if plan is None:
+            return None
+        return Row(self._begin.final_lsn, seq, self._begin.commit_us, plan, insert.values)
+
+    async def keep_alive(self, replication: Connection) -> None:
+        """Status updates by a clock of their own, without a confirmation; the end, when the server ends."""
+        await self._beat(replication, confirm=None)
+
+    async def keep_up(self, replication: Connection, settings: Settings) -> None:
+        """As `keep_alive`, and confirm what was taken: the slot is ours alone."""
+
+        async def may_confirm() -> None:
+            await _require_no_standby(self._control)
+            await _require_published(self._control, settings)
+
+        await self._beat(replication, confirm=may_confirm)
+
+    async def _beat(self, replication: Connection, *, confirm: Callable[[], Awaitable[None]] | None) -> None:
+        stream, lost = self._stream, self._control.lost
+        try:
+            while True:
+                await asyncio.wait({lost}, timeout=BEAT)
+                if lost.done():
+                    return
+                if confirm is not None:
+                    position = self._received
+                    await confirm()
+                    stream.confirm(position)
+                stream.send_status()
+        except CdcOutboxError as error:
+            if not lost.done():
+                lost.set_result(error)
+        finally:
+            if lost.done():
+                # Whoever waits for rows gets an error at once, and `_reason` tells it why.
+                sever(replication)
