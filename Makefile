@@ -34,16 +34,20 @@ types: setup ## the strict type checker
 test-unit: setup ## unit and property tests: seconds, no servers
 	$(BIN)/pytest tests/unit tests/property
 
-test-integration: setup ## against real PostgreSQL 15 to 18 and Kafka 4
+$(BIN)/.servers: $(BIN)/.ready
+	$(BIN)/python -m tests.servers
+	touch $@
+
+test-integration: setup $(BIN)/.servers ## against real PostgreSQL 15 to 18 and Kafka 4
 	$(BIN)/pytest tests/integration
 
-chaos: setup ## a minute of kills, freezes and cuts under load
+chaos: setup $(BIN)/.servers ## a minute of kills, freezes and cuts under load
 	$(BIN)/pytest tests/chaos
 
-soak: setup ## MINUTES (10) at RATE (2000) events/s with a kill -9 every 20 s
+soak: setup $(BIN)/.servers ## MINUTES (10) at RATE (2000) events/s with a kill -9 every 20 s
 	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --rate $(RATE)
 
-bench: setup ## drain, latency, CPU and memory, as ratios to a raw reader, pg_recvlogical and a polling relay
+bench: setup $(BIN)/.servers ## drain, latency, CPU and memory, as ratios to a raw reader, pg_recvlogical and a polling relay
 	$(BIN)/python -m tests.benchmarks
 
 clean: ## remove the virtual environment and the servers that the tests installed
