@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from cdc_outbox.errors import Held
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -25,6 +27,10 @@ class TopicUnknown(Exception):
         self.topic = topic
 
 
+class TopicMissing(Held):
+    """The bus doesn't have the topic, and it isn't ours to make it."""
+
+
 class Publisher(Protocol):
     """A bus, for the time of one session."""
 
@@ -35,7 +41,10 @@ class Publisher(Protocol):
     inflight_events: int
 
     async def prepare(self, topic: str) -> None:
-        """Wait until the bus can take rows for a topic; raises Held while the environment forbids it."""
+        """Wait until the bus can take rows for a topic.
+
+        Raises Held while the environment forbids it, TopicMissing where there is none.
+        """
 
     def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
         """Take one row, of place `seq` in the transaction with final LSN `lsn`.

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client
+from cdc_outbox.publisher import TopicMissing
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -83,9 +84,11 @@ async def _create(settings: KafkaSettings, topic: str) -> None:
     _log.info("topic created", topic=topic, partitions=wanted.partitions)
 
 
-def missing(topic: str) -> Held:
+def missing(topic: str) -> TopicMissing:
     """The error for a topic that the cluster doesn't have."""
-    return Held(f"the cluster has no topic {topic}", next="create the topic, or start with --create-topics")
+    return TopicMissing(
+        f"the cluster has no topic {topic}", next="create the topic, or start with --create-topics"
+    )
 
 
 def changed(topic: str, before: int, now: int, settings: KafkaSettings) -> CdcOutboxError:
