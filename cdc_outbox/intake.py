@@ -66,7 +66,6 @@ class Intake:
         self._lag_us = 0
         self.plans: dict[TableName, Plan] = {}
         self.received = 0
-        self.transactions = 0
         self.skipped: dict[str, int] = {}
         self.shutdown_signs = False
 
@@ -142,7 +141,6 @@ class Intake:
                         place = 0
                     elif tag == pgoutput.COMMIT:
                         ledger.commit(_commit_at(data, XLOG_HEADER)[1])
-                        self.transactions += 1
                         if to_commit:
                             return False
                     else:

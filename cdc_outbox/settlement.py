@@ -61,7 +61,6 @@ class Settlement:
         self._watch = PublicationWatch(admission.publication.identity, admission.position)
         self._proven = ProvenSnapshot(known.snapshot if known else None)
         self._settled = admission.position or LSN(0)
-        self._transactions = 0
         self._round = asyncio.Lock()
 
     async def run(self, caught_up: asyncio.Event) -> None:
@@ -101,7 +100,6 @@ class Settlement:
     async def _settle(self, *, everything: bool = False) -> None:
         async with self._round:
             position = self._ledger.confirmable
-            transactions = self._intake.transactions
             report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
             await self._heed(report)
             if faults.confirmation_held():
@@ -109,13 +107,12 @@ class Settlement:
             if position > self._settled and (
                 everything
                 or self._target is not None
-                or transactions != self._transactions
+                or self._intake.place[0] >= self._settled
                 or position.bytes_since(self._settled) >= IDLE_STEP
             ):
                 snapshot = self._proven.advance(position)
                 await self._admission.write_witness(position=position, snapshot=snapshot)
                 self._settled = position
-                self._transactions = transactions
                 if self._stream.confirm(position):
                     self._stream.send_status()
             self._proven.offer(report.snapshot, report.publication.insert_lsn)
