@@ -1,0 +1,400 @@
+"""`peek` as its users run it: it shows what would be sent, and afterwards everything is as it was before."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox, read_all
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PASSWORD
+from tests.servers.process import free_port
+from tests.servers.relay import RelayProcess, run_command
+from tests.servers.wait import eventually
+
+ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+KEYS = {
+    "schema_version",
+    "lsn",
+    "seq",
+    "commit_time",
+    "topic",
+    "partition",
+    "key",
+    "headers",
+    "payload",
+    "row",
+}
+POSITIONS: LiteralString = (
+    "select restart_lsn::text, confirmed_flush_lsn::text, catalog_xmin::text from pg_replication_slots"
+    " where slot_name = %s"
+)
+TEMPORARY: LiteralString = (
+    "select slot_name from pg_replication_slots where temporary and database = current_database()"
+)
+
+Make = Callable[..., RelayProcess]
+
+
+class Place:
+    """A database with an outbox, a slot, and `peek` on it. Kafka is away unless a test has one."""
+
+    def __init__(self, database: Database, slot: str, bootstrap: str) -> None:
+        self.database = database
+        self.slot = slot
+        self.bootstrap = bootstrap
+
+    def init(self) -> Place:
+        done = self.run("init")
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def run(self, command: str, *arguments: str, dsn: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {
+            "CDC_OUTBOX_DSN": dsn or self.database.dsn,
+            "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap,
+        }
+        done = run_command(command, "--slot", self.slot, *arguments, env=environment)
+        assert PASSWORD not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def peek(self, *arguments: str) -> list[dict[str, Any]]:
+        done = self.run("peek", "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def refused(self, *arguments: str, code: int = 78) -> tuple[str, str]:
+        done = self.run("peek", *arguments)
+        assert done.returncode == code, done.stdout + done.stderr
+        *_, error, remedy = done.stderr.splitlines()
+        assert error.startswith("error: ")
+        assert remedy.startswith("next: ")
+        return error, remedy
+
+    def execute(self, query: LiteralString, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        return self.database.server.execute(query, parameters, dbname=self.database.name)
+
+    def insert(self, *keys: str, payload: str = '{"a": 1}') -> None:
+        """One transaction with a row for each key."""
+        with psycopg.connect(self.database.dsn) as connection:
+            for key in keys:
+                connection.execute(
+                    "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+                    " values ('order', %s, 'placed', %s)",
+                    (key, payload),
+                )
+
+    def positions(self) -> tuple[Any, ...]:
+        return self.execute(POSITIONS, (self.slot,))[0]
+
+
+@pytest.fixture
+def place(outbox: Database, slot: str) -> Place:
+    return Place(outbox, slot, f"127.0.0.1:{free_port()}").init()
+
+
+@pytest.fixture
+def follow(place: Place, make_relay: Make) -> Callable[..., RelayProcess]:
+    def start(*flags: str) -> RelayProcess:
+        process = make_relay(
+            place.database.dsn,
+            place.bootstrap,
+            slot=place.slot,
+            command="peek",
+            http=False,
+            flags=["--follow", "--json", *flags],
+        )
+        eventually(
+            lambda: any("following" in line for line in process.stray) or not process.running,
+            60,
+            "peek follows",
+        )
+        return process
+
+    return start
+
+
+def lines_of(process: RelayProcess, count: int) -> list[dict[str, Any]]:
+    eventually(lambda: len(process.output) >= count, 30, lambda: f"{count} events\n{process.text()}")
+    return [json.loads(line) for line in process.output]
+
+
+@ALL_VERSIONS
+def test_it_shows_what_would_be_sent_and_nothing_moves(place: Place) -> None:
+    place.insert("a", "b")
+    place.insert("c")
+    before = place.positions()
+    shown = place.peek()
+    assert [(event["key"], event["seq"]) for event in shown] == [("a", 0), ("b", 1), ("c", 0)]
+    assert shown[0]["lsn"] == shown[1]["lsn"] != shown[2]["lsn"]
+    first = shown[0]
+    assert first.keys() == KEYS
+    assert first["topic"] == "outbox.event.order"
+    assert first["partition"] is None
+    assert first["payload"] == '{"a": 1}'
+    assert first["headers"] == [["id", first["row"]["id"]], ["type", "placed"]]
+    assert first["row"]["aggregate_id"] == "a"
+    assert first["row"]["event_version"] is None
+    assert first["commit_time"].endswith("Z")
+    assert place.peek() == shown
+    assert place.positions() == before
+
+
+def test_the_relay_sends_afterwards_what_was_shown(place: Place, kafka: Kafka, slot: str) -> None:
+    topic = f"peeked-{slot}"
+    kafka.create_topic(topic, partitions=8)
+    place.bootstrap = kafka.bootstrap
+    place.insert("a", "b", "c", "ü", "")
+    shown = place.peek("--topic", topic)
+    done = place.run("start", "--topic", topic, "--until-caught-up", "--no-http")
+    assert done.returncode == 0, done.stderr
+    sent = {record.key: record for record in read_all(kafka.bootstrap, topic)}
+    assert len(sent) == 5
+    for event in shown:
+        record = sent[event["key"].encode()]
+        assert event["partition"] == record.partition
+        assert event["payload"].encode() == record.value
+        assert event["headers"] == [[name, (value or b"").decode()] for name, value in record.headers]
+    assert place.peek("--topic", topic) == []
+
+
+def test_a_limit_stops_in_the_midst_of_a_large_transaction(place: Place) -> None:
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type)"
+        " select 'order', n::text, 'placed' from generate_series(1, 200000) n"
+    )
+    before = place.positions()
+    assert [event["key"] for event in place.peek("--limit", "3")] == ["1", "2", "3"]
+    assert place.positions() == before
+    assert len(place.peek()) == 10
+
+
+def test_only_what_was_committed_before_is_waited_for(place: Place) -> None:
+    with psycopg.connect(place.database.dsn) as connection:
+        connection.execute(
+            "insert into outbox (aggregate_type, aggregate_id, event_type) values ('order', 'open', 'x')"
+        )
+        assert place.peek() == []
+    assert [event["key"] for event in place.peek()] == ["open"]
+
+
+def test_nothing_to_show_is_fine_and_said(place: Place) -> None:
+    done = place.run("peek")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "nothing to show" in done.stderr
+    assert "aggregate_id" in done.stderr  # what was recognised is said before the first row
+
+
+def test_text_is_for_people_and_cannot_steer_their_terminal(place: Place) -> None:
+    place.execute("alter table outbox alter payload type text")
+    place.insert("a\x1b[2J", payload="line\nnext \x07")
+    done = place.run("peek")
+    assert done.returncode == 0, done.stderr
+    assert "outbox.event.order" in done.stdout
+    assert r"a\x1b[2J" in done.stdout
+    assert r"line\nnext \x07" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+
+
+def test_bytes_that_are_no_text_come_as_base64(place: Place) -> None:
+    place.execute("alter table outbox alter payload type bytea using null")
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+        r" values ('order', '1', 'x', '\xff00'), ('order', '2', 'x', null)"
+    )
+    binary, tombstone = place.peek()
+    assert binary["payload_base64"] == "/wA="
+    assert "payload" not in binary
+    assert tombstone["payload"] is None
+
+
+def test_poison_is_shown_with_its_reason_and_the_rest_goes_on(place: Place) -> None:
+    place.execute("alter table outbox alter aggregate_id drop not null")
+    place.insert("a")
+    place.execute("insert into outbox (aggregate_type, event_type) values ('order', 'keyless')")
+    place.insert("b")
+    good, poison, later = place.peek()
+    assert (good["key"], later["key"]) == ("a", "b")
+    assert poison["topic"] is None
+    assert poison["row"]["event_type"] == "keyless"
+    assert poison["poison"]["reason"] == "key"
+    assert "NULL" in poison["poison"]["error"]
+    assert "--key" in poison["poison"]["next"]
+    shown = place.run("peek").stdout
+    assert "poison" in shown
+    assert poison["row"]["id"] in shown
+
+
+def test_rows_that_are_left_out_are_counted_and_not_shown(place: Place) -> None:
+    place.execute("alter table outbox add status text")
+    place.insert("a")
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, status)"
+        " values ('order', 'old', 'x', 'sent')"
+    )
+    done = place.run("peek", "--json")
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["key"] == "a"
+    assert "left out" in done.stderr
+    assert "sent=1" in done.stderr
+
+
+@ALL_VERSIONS
+def test_a_slot_in_use_names_who_has_it(place: Place) -> None:
+    stream = psycopg.connect(f"{place.database.dsn}?replication=database", autocommit=True)
+    try:
+        stream.pgconn.send_query(
+            f"START_REPLICATION SLOT {place.slot} LOGICAL 0/0"
+            " (proto_version '1', publication_names 'outbox_pub')".encode()
+        )
+        pid = eventually(
+            lambda: place.execute(
+                "select active_pid from pg_replication_slots where slot_name = %s", (place.slot,)
+            )[0][0],
+            10,
+            "the slot is in use",
+        )
+        error, remedy = place.refused(code=1)
+        assert f"process {pid} " in error
+        assert "--follow" in remedy
+    finally:
+        stream.pgconn.finish()
+
+
+@ALL_VERSIONS
+def test_following_shows_new_events_and_leaves_nothing(
+    place: Place, follow: Callable[..., RelayProcess]
+) -> None:
+    place.insert("before")
+    before = place.positions()
+    process = follow()
+    place.insert("a", "b")
+    assert [event["key"] for event in lines_of(process, 2)] == ["a", "b"]
+    place.insert("c")
+    assert lines_of(process, 3)[2]["key"] == "c"
+    assert len(place.execute(TEMPORARY)) == 1
+    code, _ = process.terminate()
+    assert code == 0
+    eventually(lambda: not place.execute(TEMPORARY), 10, "the temporary slot is gone")
+    assert place.positions() == before
+    assert [event["key"] for event in place.peek()] == ["before", "a", "b", "c"]
+
+
+def test_following_works_beside_a_relay_and_without_a_slot(
+    place: Place, kafka: Kafka, follow: Callable[..., RelayProcess], slot: str
+) -> None:
+    topic = f"followed-{slot}"
+    kafka.create_topic(topic, partitions=3)
+    place.bootstrap = kafka.bootstrap
+    pipeline = Pipeline(
+        place.database.server,
+        kafka,
+        slot=slot,
+        dbname=place.database.name,
+        flags=["--topic", topic],
+    )
+    try:
+        pipeline.start()
+        process = follow("--topic", topic)
+        place.insert("a")
+        (event,) = lines_of(process, 1)
+        assert event["partition"] is not None
+        process.signal(signal.SIGINT)
+        assert process.wait() == 0
+    finally:
+        pipeline.close()
+    place.execute("select pg_drop_replication_slot(%s)", (slot,))
+    process = follow("--limit", "1")
+    place.insert("b")
+    assert lines_of(process, 1)[0]["key"] == "b"
+    assert process.wait() == 0
+
+
+def test_following_does_not_keep_wal(place: Place, follow: Callable[..., RelayProcess]) -> None:
+    process = follow()
+    start: LiteralString = (
+        "select confirmed_flush_lsn::text from pg_replication_slots"
+        " where temporary and database = current_database()"
+    )
+    before = place.execute(start)
+    place.insert("a")
+    lines_of(process, 1)
+    eventually(lambda: place.execute(start) != before, 30, "the temporary slot follows")
+    assert process.terminate()[0] == 0
+
+
+def test_following_waits_for_open_transactions_by_name(place: Place, make_relay: Make) -> None:
+    with psycopg.connect(place.database.dsn, application_name="somebody") as connection:
+        connection.execute("create table other ()")
+        process = make_relay(
+            place.database.dsn,
+            place.bootstrap,
+            slot=place.slot,
+            command="peek",
+            http=False,
+            flags=["--follow", "--json"],
+        )
+        eventually(lambda: any("somebody" in line for line in process.stray), 30, "the blocker is named")
+        connection.rollback()
+        eventually(lambda: any("following" in line for line in process.stray), 30, "peek follows")
+    assert process.terminate()[0] == 0
+
+
+def test_a_server_that_stops_is_not_kept_waiting(own_postgres: Any, slot: str, make_relay: Make) -> None:
+    create_outbox(own_postgres.dsn())
+    done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": own_postgres.dsn()})
+    assert done.returncode == 0, done.stderr
+    process = make_relay(
+        own_postgres.dsn(),
+        f"127.0.0.1:{free_port()}",
+        slot=slot,
+        command="peek",
+        http=False,
+        flags=["--follow"],
+    )
+    eventually(lambda: any("following" in line for line in process.stray), 60, "peek follows")
+    assert own_postgres.stop("fast") < 2
+    assert process.wait() == 1
+    *_, error, remedy = process.stray
+    assert error.startswith("error: ")
+    assert remedy.startswith("next: ")
+
+
+def test_a_role_without_any_right_on_the_table_may_peek(place: Place, slot: str) -> None:
+    server = place.database.server
+    server.execute(
+        SQL("create role {} login replication password {}").format(Identifier(slot), Literal(PASSWORD))
+    )
+    try:
+        place.insert("a")
+        done = place.run("peek", "--json", dsn=server.dsn(place.database.name, user=slot))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["key"] == "a"
+    finally:
+        server.execute(SQL("drop role {}").format(Identifier(slot)))
+
+
+def test_what_start_refuses_peek_refuses(place: Place) -> None:
+    place.execute("alter publication outbox_pub drop table outbox")
+    error, remedy = place.refused()
+    assert "lacks table public.outbox" in error
+    assert "alter publication outbox_pub add table public.outbox;" in remedy
+    error, _ = place.refused("--follow")
+    assert "lacks table public.outbox" in error
+    place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
+    place.execute("alter publication outbox_pub add table outbox")
+    error, remedy = place.refused()
+    assert "no replication slot" in error
+    assert "cdc-outbox init" in remedy
