@@ -59,6 +59,10 @@ class PublicationWrong(SetupError):
     """The publication is missing, lacks the table, or hides rows."""
 
 
+class PublicationUnseen(PublicationWrong):
+    """Decoding reached rows that were written while the publication did not exist, and goes no further (13 to 17)."""
+
+
 class PublicationReplaced(SetupError):
     """The publication was made again while rows may have been written: what was skipped is unknown."""
 
@@ -113,6 +117,14 @@ class PostgresUnavailable(Unavailable):
 
 class PostgresShutdown(PostgresUnavailable):
     """PostgreSQL is shutting down or not yet up (57P01 to 57P03): get out of its way at once."""
+
+
+class PostgresGone(PostgresUnavailable):
+    """Nothing listens at PostgreSQL's address."""
+
+
+class OtherServer(PostgresUnavailable):
+    """Another server answers than the one that streams to us."""
 
 
 class KafkaUnavailable(Unavailable):

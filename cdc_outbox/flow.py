@@ -24,7 +24,10 @@ from cdc_outbox.errors import (
     KafkaUnavailable,
     MappingError,
     PoisonEvent,
+    PostgresGone,
+    PostgresShutdown,
     PostgresUnavailable,
+    SynchronousStandby,
 )
 from cdc_outbox.publisher import TopicUnknown
 from cdc_outbox.rate import RateLimit
@@ -79,7 +82,7 @@ class Flow:
             if error is None:
                 await self._drain(beating, settling)
                 return
-            await self._wind_up(error, settling)
+            await self._wind_up(error, beating, settling)
             if isinstance(error, PoisonEvent) and self.settings.delivery.on_poison == "block":
                 await self._stay_blocked(error, beating, settling, asked[0])
             raise error
@@ -191,8 +194,14 @@ class Flow:
                 await self.stream.readable()
         await self.publisher.settled()
 
-    async def _wind_up(self, error: CdcOutboxError, settling: asyncio.Task[None]) -> None:
+    async def _wind_up(
+        self, error: CdcOutboxError, beating: asyncio.Task[None], settling: asyncio.Task[None]
+    ) -> None:
         """After a failure: let what is in flight settle, and confirm it where the guard can still be asked."""
+        if isinstance(error, PostgresShutdown | PostgresGone | SynchronousStandby):
+            # The server, or each of its commits, waits for this stream; what the witness covers was confirmed before.
+            await _cancelled(beating)
+            await self.stream.close()
         orderly = isinstance(error, PoisonEvent | MappingError)
         patience = self.settings.limits.drain if orderly else LAST_MOMENT
         try:

@@ -23,13 +23,14 @@ from cdc_outbox.errors import (
     Held,
     PoisonEvent,
     PublicationReplaced,
+    PublicationUnseen,
     PublicationWrong,
     Unavailable,
 )
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
-from cdc_outbox.postgres.admission import Admission
+from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.publisher import Deliveries
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import State, Status
@@ -67,6 +68,9 @@ class Relay:
         self._until_caught_up = until_caught_up
         self._mapping = Mapping(settings.outbox, settings.postgres.slot)
         self._deliveries = Deliveries()
+        self._memory = Memory()
+        self._admitted = False
+        self._unseen: str | None = None
         self._stop = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
@@ -108,16 +112,18 @@ class Relay:
             await self._set_up()
             self._set_up = None
         async with AsyncExitStack() as ending:
-            admission = Admission(settings.postgres, settings.outbox.tables)
+            admission = Admission(settings.postgres, settings.outbox.tables, self._memory)
             ending.push_async_callback(admission.close)
             await admission.open()
             await admission.check(accept_gap=self._accept_gap)
+            self._admitted = True
+            self._accept_gap = False
             ledger = Ledger()
             publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             await publisher.start()
             await admission.stand_by(self._standing_by)
-            await admission.check(accept_gap=self._accept_gap)
+            await admission.check()
             await self._meet(admission)
             stream = await admission.stream()
             ending.push_async_callback(stream.close)
@@ -145,10 +151,9 @@ class Relay:
     async def _meet(self, admission: Admission) -> None:
         """Another server or timeline may send other rows at the same places."""
         stream_of = (admission.server.system_identifier, admission.server.timeline)
-        if self._stream_of not in (None, stream_of) or self._accept_gap:
+        if self._stream_of not in (None, stream_of):
             self._deliveries.forget()
         self._stream_of = stream_of
-        self._accept_gap = False
         if self._until_caught_up and self._target is None:
             self._target = await admission.end_of_wal()
 
@@ -166,8 +171,13 @@ class Relay:
         )
 
     def _may_go_on(self, error: CdcOutboxError) -> bool:
-        """Whether to begin again. What the guard finds at the start ends us; once we have streamed it holds us."""
-        changed = isinstance(error, PublicationWrong | PublicationReplaced) and self._stream_of is not None
+        """Whether to begin again. What is wrong with the publication ends us at the start, and holds us later."""
+        if isinstance(error, PublicationUnseen):
+            # Decoding stops there for ever, even when the publication is there again.
+            if str(error) == self._unseen:
+                return False
+            self._unseen = str(error)
+        changed = isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted
         if changed or isinstance(error, Held):
             self.status.change(State.HELD, str(error))
             return True

@@ -16,10 +16,16 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import faults, log
-from cdc_outbox.errors import PostgresShutdown, PostgresUnavailable, PublicationReplaced, PublicationWrong
+from cdc_outbox.errors import (
+    OtherServer,
+    PostgresGone,
+    PostgresShutdown,
+    PostgresUnavailable,
+    PublicationWrong,
+)
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres.guard import ProvenSnapshot, PublicationWatch, guard
-from cdc_outbox.postgres.witness import IncidentKind, Witness
+from cdc_outbox.postgres.guard import ProvenSnapshot, guard
+from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
@@ -35,6 +41,9 @@ IDLE_STEP: Final = 64 * 1024
 
 CONTROL_GRACE: Final = 10.0
 """Seconds for which the stream is kept while the control connection is away."""
+
+CONTROL_PAUSE: Final = 0.5
+"""Seconds between attempts to have one again."""
 
 
 class Settlement:
@@ -58,7 +67,6 @@ class Settlement:
         self._target = target
         self._guarded = admission.guarded(stream)
         known = admission.witness if isinstance(admission.witness, Witness) else None
-        self._watch = PublicationWatch(admission.publication.identity, admission.position)
         self._proven = ProvenSnapshot(known.snapshot if known else None)
         self._settled = admission.position or LSN(0)
         self._round = asyncio.Lock()
@@ -66,73 +74,69 @@ class Settlement:
     async def run(self, caught_up: asyncio.Event) -> None:
         """One round an interval, until something is wrong."""
         while True:
-            await self._rest()
+            await asyncio.wait({self._admission.control.lost}, timeout=self._interval)
             # A round isn't cut in the middle: its end is awaited by `finish`.
-            await asyncio.shield(self._settle())
+            await asyncio.shield(self._settle_with_control())
             if self._target is not None and self._stream.confirmed >= self._target:
                 caught_up.set()
 
     async def finish(self) -> None:
         """The last round: whatever is settled by now is confirmed."""
-        await self._settle(everything=True)
+        await self._settle_with_control(everything=True)
 
-    async def _rest(self) -> None:
-        lost = self._admission.control.lost
-        await asyncio.wait({lost}, timeout=self._interval)
-        if lost.done():
-            await self._control_again(lost.result())
+    async def _settle_with_control(self, *, everything: bool = False) -> None:
+        """One round, begun anew on another control connection when the connection was lost before or in it."""
+        async with self._round:
+            while True:
+                control = self._admission.control
+                try:
+                    return await self._settle(everything=everything)
+                except PostgresUnavailable as error:
+                    if not control.lost.done():
+                        raise
+                    await self._control_again(error)
 
-    async def _control_again(self, error: BaseException) -> None:
+    async def _control_again(self, error: PostgresUnavailable) -> None:
         """Nothing is confirmed without the control connection; a server that shuts down is not kept waiting."""
+        _log.warning("control connection lost", error=str(error), slot=self._guarded.slot)
         deadline = time.monotonic() + CONTROL_GRACE
-        while not isinstance(error, PostgresShutdown):
+        while not isinstance(error, PostgresShutdown | PostgresGone | OtherServer):
             try:
-                await self._admission.reconnect()
+                return await self._admission.reconnect()
             except PostgresUnavailable as again:
-                if time.monotonic() > deadline:
-                    raise
                 error = again
-                await asyncio.sleep(0.5)
-            else:
-                return
+                if time.monotonic() > deadline:
+                    break
+            await asyncio.sleep(CONTROL_PAUSE)
         raise error
 
-    async def _settle(self, *, everything: bool = False) -> None:
-        async with self._round:
-            position = self._ledger.confirmable
-            report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
-            await self._heed(report)
-            if faults.confirmation_held():
-                return
-            if position > self._settled and (
-                everything
-                or self._target is not None
-                or self._intake.place[0] >= self._settled
-                or position.bytes_since(self._settled) >= IDLE_STEP
-            ):
-                snapshot = self._proven.advance(position)
-                await self._admission.write_witness(position=position, snapshot=snapshot)
-                self._settled = position
-                if self._stream.confirm(position):
-                    self._stream.send_status()
-            self._proven.offer(report.snapshot, report.publication.insert_lsn)
+    async def _settle(self, *, everything: bool) -> None:
+        position = self._ledger.confirmable
+        report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
+        await self._heed(report)
+        if faults.confirmation_held():
+            return
+        if position > self._settled and (
+            everything
+            or self._target is not None
+            or self._intake.place[0] >= self._settled
+            or position.bytes_since(self._settled) >= IDLE_STEP
+        ):
+            await self._admission.advance(position, self._proven.advance(position))
+            self._settled = position
+            if self._stream.confirm(position):
+                self._stream.send_status()
+        self._proven.offer(report.snapshot, report.publication.insert_lsn)
 
     async def _heed(self, report: GuardReport) -> None:
         """End the session where something is wrong; note what was merely altered."""
         if report.failure is not None:
             raise report.failure
-        finding = self._watch.look(report.publication, report.lsn)
+        watch = self._admission.watch
+        finding = watch.look(report.publication, report.lsn)
+        if finding.incident is not None:
+            _log.warning("incident", what=finding.incident.message, slot=self._guarded.slot)
+        await self._admission.note()
         if finding.problem is not None:
             raise PublicationWrong(finding.problem, next=finding.next)
-        incident = finding.incident
-        if incident is None:
-            return
-        witness = self._admission.witness
-        incidents = (*witness.incidents, incident) if isinstance(witness, Witness) else ()
-        await self._admission.write_witness(incidents=incidents, publication=str(self._watch.known))
-        if incident.kind is not IncidentKind.ALTERED:
-            raise PublicationReplaced(
-                incident.message,
-                next=f"cdc-outbox start --slot {self._guarded.slot} --accept-gap, after a look at what may be missing",
-            )
-        _log.warning("incident", what=incident.message, slot=self._guarded.slot)
+        watch.require(self._guarded.slot)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
-from cdc_outbox.errors import PostgresUnavailable
+from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, PublicationWrong
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
-from cdc_outbox.postgres.guard import Guarded
+from cdc_outbox.postgres.guard import Guarded, PublicationWatch
+from cdc_outbox.postgres.remedy import recover
 from cdc_outbox.postgres.stream import ReplicationStream
 from cdc_outbox.postgres.witness import Absent, Witness
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
     from cdc_outbox.errors import SetupError
     from cdc_outbox.event import TableName
-    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication import Identity, PublicationState
     from cdc_outbox.postgres.server import Server
+    from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.settings import PostgresSettings
 
 _log = log.get(__name__)
@@ -36,12 +38,22 @@ POLL: Final = 0.5
 """Seconds between a standby's looks at the slot."""
 
 
+@dataclass(slots=True)
+class Memory:
+    """What a relay's sessions hand on to each other."""
+
+    watch: PublicationWatch = field(default_factory=PublicationWatch)
+    noticed: set[str] = field(default_factory=set)
+
+
 class Admission:
     """The control connection of a session, and what it showed."""
 
-    def __init__(self, settings: PostgresSettings, tables: tuple[TableName, ...]) -> None:
+    def __init__(self, settings: PostgresSettings, tables: tuple[TableName, ...], memory: Memory) -> None:
         self._settings = settings
         self._tables = tables
+        self._memory = memory
+        self.watch = memory.watch
         self.application_name = f"cdc-outbox/{settings.slot}"
         self.control: Control
         self.server: Server
@@ -65,17 +77,22 @@ class Admission:
     async def reconnect(self) -> None:
         """Make the control connection anew, to the server that streams.
 
-        Raises PostgresShutdown where that one ends, PostgresUnavailable where another one answers.
+        Raises PostgresShutdown or PostgresGone where that one ends, OtherServer where another one answers.
         """
         before = self.control
         connection = await connect_control(
             self._settings, application_name=self.application_name, timeout=2.0, like=before.connection
         )
-        self.control = Control(connection)
+        control = Control(connection)
+        try:
+            server.require_same(await control.run(server.identity), self.server)
+        except BaseException:
+            await control.close()
+            raise
+        self.control = control
         await before.close()
-        server.require_same(await self.control.run(server.identity), self.server)
 
-    async def check(self, *, accept_gap: bool) -> None:
+    async def check(self, *, accept_gap: bool = False) -> None:
         """Refuse to stream where events could be lost or hidden.
 
         `accept_gap`: a gap or an incident that would be refused is taken as it is, and the witness says so from then
@@ -90,22 +107,65 @@ class Admission:
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
         if found is not None or isinstance(self.witness, Absent):
             slot.require(found, name, pending=pending)
-        self.publication.require()
+        self.position = found.confirmed_flush_lsn if found is not None else None
         judged = witness.judge(name, self.witness, found, self.server)
-        replaced = witness.judge_publication(
-            name, self.witness, self.publication.identity, self.publication.insert_lsn
-        )
-        for verdict in (judged, replaced):
-            if verdict.error is not None:
-                self._refuse_unless(accept_gap and found is not None, verdict.error)
-            if verdict.note is not None:
-                _log.warning("noticed", what=verdict.note, slot=name)
+        if judged.note is not None:
+            self._notice(judged.note)
+        if judged.error is not None:
+            self._refuse_unless(accept_gap and found is not None, judged.error)
+        try:
+            await self._look_back(found)
+        except PublicationReplaced as replaced:
+            self._refuse_unless(accept_gap, replaced)
+            self.watch.accept()
         ((names,),) = await self.control.run(
             lambda conn: execute(conn, "select current_setting('synchronous_standby_names')")
         )
         synchronous.require_none(str(names), self.application_name)
-        self.position = found.confirmed_flush_lsn if found is not None else None
         await self._renew_witness(accepted=accept_gap)
+
+    async def _look_back(self, found: Slot | None) -> None:
+        """Compare the publication with what is known of it, and write down what happened to it."""
+        watch, state = self.watch, self.publication
+        row = self.witness if isinstance(self.witness, Witness) else None
+        if row is not None:
+            watch.recall(row)
+        unknown = watch.known is None
+        finding = watch.look(state, self.position)
+        if row is not None:
+            known = str(watch.known) if watch.known is not None else row.publication
+            noted = replace(row, publication=known, incidents=watch.incidents)
+            if noted != row:
+                await self.control.run(lambda conn: witness.write(conn, noted))
+                self.witness = noted
+            watch.unwritten = ()
+        if finding.problem is not None:
+            raise PublicationWrong(finding.problem, next=finding.next)
+        watch.require(self._settings.slot)
+        if finding.incident is not None:
+            self._notice(finding.incident.message)
+        if unknown and state.identity is not None and found is not None:
+            self._require_older(state.identity, found)
+
+    def _require_older(self, identity: Identity, found: Slot) -> None:
+        """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
+
+        Rows that were written in between are skipped by the server, on 18 in silence.
+        """
+        if found.catalog_xmin is not None and identity.since(found.catalog_xmin):
+            self.watch.known = None
+            raise PublicationReplaced(
+                f"publication {self._settings.publication} was made or altered after the slot {found.name}:"
+                f" rows that were inserted in between are skipped",
+                next=f"make the publication first and the slot second: {recover(found.name)}; or go on without"
+                f" such rows: cdc-outbox start --slot {found.name} --accept-gap",
+            )
+
+    def _notice(self, what: str) -> None:
+        """Say once what a person should know and can't be told otherwise."""
+        if what not in self._memory.noticed:
+            self._memory.noticed.add(what)
+            _log.warning("noticed", what=what, slot=self._settings.slot)
 
     def _refuse_unless(self, accepted: bool, error: SetupError) -> None:
         if not accepted:
@@ -128,7 +188,7 @@ class Admission:
             timeline=self.server.timeline or 0,
             position=max(known.position, self.position) if known and same_server else self.position,
             publication=str(self.publication.identity),
-            incidents=known.incidents if known is not None and not accepted else (),
+            incidents=self.watch.incidents,
             snapshot=known.snapshot if known is not None and same_server and not accepted else None,
         )
         if row != known:
@@ -172,12 +232,20 @@ class Admission:
             walsender_pid=stream.pid,
         )
 
-    async def write_witness(self, **changes: object) -> None:
-        """Replace fields of the witness row, if there is the table."""
+    async def advance(self, position: LSN, snapshot: str | None) -> None:
+        """Write into the witness row, if there is the table, that everything up to `position` is delivered."""
         if isinstance(self.witness, Witness):
-            row = replace(self.witness, **changes)  # type: ignore[arg-type]  # fields of Witness, by their names
-            await self.control.run(lambda conn: witness.write(conn, row))
+            row = replace(self.witness, position=position, snapshot=snapshot)
+            await self.control.run(lambda conn: witness.advance(conn, row))
             self.witness = row
+
+    async def note(self) -> None:
+        """Write new incidents into the witness row, if there is the table, and the publication as it is known now."""
+        if isinstance(self.witness, Witness) and self.watch.unwritten:
+            row = replace(self.witness, publication=str(self.watch.known), incidents=self.watch.unwritten)
+            await self.control.run(lambda conn: witness.note(conn, row))
+            self.witness = replace(row, incidents=self.watch.incidents)
+            self.watch.unwritten = ()
 
     async def end_of_wal(self) -> LSN:
         """A position behind everything that is committed now, which the stream reaches even if nothing more comes."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from cdc_outbox.errors import (
     CdcOutboxError,
     PostgresUnavailable,
+    PublicationReplaced,
     SlotLost,
     SlotMissing,
     SynchronousStandby,
@@ -30,7 +31,7 @@ from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, PublicationState
 from cdc_outbox.postgres.remedy import recover
 from cdc_outbox.postgres.server import timeline_of
-from cdc_outbox.postgres.witness import Incident, IncidentKind
+from cdc_outbox.postgres.witness import Incident, IncidentKind, Witness
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -142,10 +143,7 @@ _FAILOVER: Final = "nothing to do while a failover is under way: the relay conne
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look says about the publication: hold because of `problem`, write down `incident`, or neither.
-
-    An incident that bars holds delivery until a person accepts it.
-    """
+    """What one look says about the publication: hold because of `problem`, write down `incident`, or neither."""
 
     problem: str | None = None
     next: str = ""
@@ -155,40 +153,74 @@ class Finding:
 class PublicationWatch:
     """Remembers the publication as it was when nothing was wrong, and tells what became of it.
 
-    It starts from the witness's identity and position, or from nothing. A row that was inserted while the
-    publication hid it is skipped by the server for ever, so what was made again, or was seen to hide rows and
-    was altered then, is an incident with the range of WAL that may hold such rows. That a publication hides
-    rows is an incident when it is first seen, for the one who looks next may be another process.
+    Lives as long as the process; where there is a witness row, that is its memory beyond (`recall`). A row that
+    was inserted while the publication hid it is skipped by the server for ever, so what was made again, or was
+    seen to hide rows and was altered then, is an incident with the range of WAL that may hold such rows, and
+    bars delivery until a person accepts it. That a publication hides rows is an incident when it is first seen,
+    for the one who looks next may be another process; it goes when the publication passes as it was before.
     """
 
     def __init__(self, known: Identity | None = None, since: LSN | None = None) -> None:
         self.known = known
+        self.incidents: tuple[Incident, ...] = ()
+        self.unwritten: tuple[Incident, ...] = ()
+        """Those of `incidents` that the witness row doesn't hold yet."""
         self._since = since
-        self._hidden: str | None = None
+
+    def recall(self, row: Witness) -> None:
+        """Go by the witness row, which another process may have written since."""
+        self.known = row.identity or self.known
+        self.incidents = row.incidents + self.unwritten
+        self._since = max(row.position, self._since or row.position)
+
+    @property
+    def hidden(self) -> Incident | None:
+        """Since when the publication hides rows, if it did so at the last look."""
+        return next((each for each in self.incidents if each.kind is IncidentKind.HIDDEN), None)
+
+    def require(self, slot: str) -> None:
+        """Raise PublicationReplaced while an incident bars delivery."""
+        barring = [each.message for each in self.incidents if each.kind.bars]
+        if barring:
+            raise PublicationReplaced(
+                f"{'; '.join(barring)}: events of that time may be missing",
+                next=f"cdc-outbox start --slot {slot} --accept-gap, after a look at what may be missing",
+            )
+
+    def accept(self) -> None:
+        """A person has taken it as it is."""
+        self.incidents = self.unwritten = ()
 
     def look(self, state: PublicationState, began: LSN | None, *, at: datetime | None = None) -> Finding:
-        """Take in one look; `began` is where the WAL ended before it (`GuardReport.lsn`)."""
+        """Take in one look; `began` is a position where the WAL ended before it (`GuardReport.lsn`)."""
         ends = state.insert_lsn or began or LSN(0)
-        since = self._since if self._since is not None else began or ends
+        hidden = self.hidden
+        since = hidden.from_lsn if hidden is not None else self._since or began or ends
 
-        def incident(kind: IncidentKind, message: str) -> Incident:
-            return Incident(kind, at or datetime.now(UTC), since, ends, message)
+        def noted(kind: IncidentKind, message: str) -> Incident:
+            incident = Incident(kind, at or datetime.now(UTC), since, ends, message)
+            self.incidents += (incident,)
+            self.unwritten += (incident,)
+            return incident
 
         if state.problem is not None or state.identity is None:
             problem = state.problem or f"publication {state.name} could not be identified"
-            if self._hidden is not None:
+            if any(each.message.startswith(problem) for each in self.incidents):
                 return Finding(problem, state.next)
-            self._hidden, self._since = problem, since
-            kind = IncidentKind.MADE_AGAIN if state.unlogged else IncidentKind.HIDDEN
-            return Finding(problem, state.next, incident(kind, f"{problem}, seen between {since} and {ends}"))
-        before, hidden = self.known, self._hidden
-        self.known, self._since, self._hidden = state.identity, began, None
+            kind = IncidentKind.MADE_AGAIN if state.traceless else IncidentKind.HIDDEN
+            return Finding(problem, state.next, noted(kind, f"{problem}, seen between {since} and {ends}"))
+        before = self.known
+        self.known, self._since = state.identity, began
+        self.incidents = tuple(each for each in self.incidents if each is not hidden)
+        self.unwritten = tuple(each for each in self.unwritten if each is not hidden)
         change = publications.compare(before, state.identity) if before is not None else Change.UNCHANGED
-        if change is Change.UNCHANGED:
+        if change is Change.UNCHANGED and (hidden is None or before is not None):
             return Finding()
         kind = IncidentKind.ALTERED if change is Change.ALTERED and not hidden else IncidentKind.MADE_AGAIN
         message = f"publication {state.name} was {kind.value} between {since} and {ends}"
-        return Finding(incident=incident(kind, f"{message}; meanwhile {hidden}" if hidden else message))
+        if hidden is not None:
+            message = f"{message}; meanwhile {hidden.message.partition(', seen between ')[0]}"
+        return Finding(incident=noted(kind, message))
 
 
 class ProvenSnapshot:

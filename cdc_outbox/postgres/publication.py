@@ -68,6 +68,11 @@ class Identity:
     publication: Row
     members: tuple[tuple[str, Member], ...]
 
+    def since(self, horizon: int) -> bool:
+        """Whether one of its rows is no older than the transaction `horizon`, 32 bits of it, as xmin has."""
+        rows = [self.publication, *(row for _, member in self.members for row in member.rows)]
+        return any((int(row.xmin) - horizon) % 2**32 < 2**31 for row in rows)
+
     def __str__(self) -> str:
         return json.dumps(
             {
@@ -112,7 +117,8 @@ class PublicationState:
 
     `problem` says what it hides, None when it is as it should be; `next` is the remedy, as SQL.
     `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
-    ended at the look, None on a standby. `unlogged`: a table is, so that its rows reach no stream, ever.
+    ended at the look, None on a standby. `traceless`: what was hidden meanwhile can't be told from the identity
+    afterwards, for a table is unlogged, or went by another name or schema.
     """
 
     name: str
@@ -120,7 +126,7 @@ class PublicationState:
     next: str
     identity: Identity | None
     insert_lsn: LSN | None
-    unlogged: bool = False
+    traceless: bool = False
 
     def require(self) -> None:
         """Raise PublicationWrong if there is a problem."""
@@ -233,7 +239,7 @@ async def look(
         next=problem[1] if problem else "",
         identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if whole else None,
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
-        unlogged=any(row[7] not in ("p", None) for row in rows),
+        traceless=any(row[7] != "p" for row in rows),
     )
 
 

@@ -27,7 +27,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
+from cdc_outbox.errors import CdcOutboxError, PostgresGone, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import sqlstate
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ _UNREACHED: Final = (
     ("server closed the connection unexpectedly", "it closed the connection without a word"),
     ("Connection reset", "it reset the connection"),
 )
+
+# Nobody is there, as opposed to nobody that answers.
+_GONE: Final = ("Connection refused", "No such file or directory")
 
 # What a look at the settings mends, and waiting does not.
 _SETTINGS: Final = (
@@ -108,7 +111,8 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
         if words in text or (
             words == "timeout expired" and isinstance(failure, psycopg.errors.ConnectionTimeout)
         ):
-            return PostgresUnavailable(f"can't reach PostgreSQL at {where}: {why}", next=NETWORK)
+            unreached = PostgresGone if words in _GONE else PostgresUnavailable
+            return unreached(f"can't reach PostgreSQL at {where}: {why}", next=NETWORK)
     for words, why, remedy in _SETTINGS:
         if words in text:
             return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {text}", next=remedy)

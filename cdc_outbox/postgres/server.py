@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
-from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
+from cdc_outbox.errors import MissingRight, OtherServer, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute, place
 
@@ -89,11 +89,11 @@ def _text(value: str | bytes) -> str:
 
 
 def require_same(control: Server, stream: Server) -> None:
-    """Raise PostgresUnavailable unless both connections reached one server."""
+    """Raise OtherServer unless both connections reached one server."""
     if control.system_identifier != stream.system_identifier or (
         control.timeline is not None and control.timeline != stream.timeline
     ):
-        raise PostgresUnavailable(
+        raise OtherServer(
             f"the control connection reached another server ({control}) than the stream ({stream})",
             next="nothing to do while a failover is under way; else name one host in --dsn",
         )

@@ -23,7 +23,7 @@ from cdc_outbox.errors import (
     MissingRight,
     PostgresShutdown,
     PostgresUnavailable,
-    PublicationWrong,
+    PublicationUnseen,
     SetupError,
     SlotBusy,
     SlotLost,
@@ -52,7 +52,7 @@ class Meaning:
 
 
 _AGAIN: Final = "nothing to do: the relay connects again by itself"
-_RECOVER: Final = recover()
+_RECOVER: Final = recover("{slot}")
 
 _NOT_LET_IN: Final = Meaning(
     SetupError,
@@ -87,10 +87,14 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
     ("42704", "start"): Meaning(
         SlotMissing,
         "there is no such replication slot",
-        f"cdc-outbox init; if there was one before, {recover()}",
+        f"cdc-outbox init --slot {{slot}}; if there was one before, {_RECOVER}",
     ),
     ("42704", "drop"): Meaning(SlotMissing, "there is no such replication slot", "nothing to do: it is gone"),
-    ("42704", "stream"): Meaning(PublicationWrong, "the publication is missing", _RECOVER),
+    ("42704", "stream"): Meaning(
+        PublicationUnseen,
+        "the stream reached rows that were written while the publication did not exist",
+        _RECOVER,
+    ),
     ("55006", None): Meaning(
         SlotBusy,
         "another process streams from the slot",
@@ -206,11 +210,17 @@ def meaning(sqlstate: str | None, stage: Stage, text: str = "") -> Meaning:
 
 
 def error(
-    sqlstate: str | None, stage: Stage, text: str, *, context: str = "", role: str | None = None
+    sqlstate: str | None,
+    stage: Stage,
+    text: str,
+    *,
+    context: str = "",
+    role: str | None = None,
+    slot: str | None = None,
 ) -> CdcOutboxError:
     """Our error for the server's: its clause, the server's words, and the SQLSTATE to look up.
 
-    `role` is who is connected, where that is known.
+    `role` is who is connected and `slot` whence, where that is known.
     """
     line = meaning(sqlstate, stage, text)
     words = " ".join(text.split())
@@ -219,7 +229,7 @@ def error(
     code = f" [{sqlstate}]" if sqlstate else ""
     return line.error(
         f"{line.clause}: {words}{code}" if words else f"{line.clause}{code}",
-        next=line.next.replace("{role}", quote(role) if role else "NAME"),
+        next=line.next.replace("{role}", quote(role) if role else "NAME").replace("{slot}", slot or "NAME"),
     )
 
 
@@ -229,7 +239,9 @@ def from_exception(failure: Error, *, stage: Stage, role: str | None = None) -> 
     return error(failure.sqlstate, stage, text, context=failure.diag.context or "", role=role)
 
 
-def from_result(result: PGresult, *, stage: Stage, encoding: str = "utf-8") -> CdcOutboxError:
+def from_result(
+    result: PGresult, *, stage: Stage, encoding: str = "utf-8", slot: str | None = None
+) -> CdcOutboxError:
     """Our error for a result that libpq handed out, as at the end of a stream. Its context names the LSN."""
 
     def field(which: DiagnosticField) -> str:
@@ -238,7 +250,8 @@ def from_result(result: PGresult, *, stage: Stage, encoding: str = "utf-8") -> C
     text = field(DiagnosticField.MESSAGE_PRIMARY) or _first_line(
         result.error_message.decode(encoding, "replace")
     )
-    return error(field(DiagnosticField.SQLSTATE) or None, stage, text, context=field(DiagnosticField.CONTEXT))
+    state, context = field(DiagnosticField.SQLSTATE) or None, field(DiagnosticField.CONTEXT)
+    return error(state, stage, text, context=context, slot=slot)
 
 
 # What servers say in English when they refuse a connection. Words that no language translates stand first.

@@ -52,15 +52,18 @@ class ReplicationStream:
         self.sender_timeout = sender_timeout
         """The server ends the walsender after so many seconds without a word from us; 0 for never."""
         self._connection = connection
+        self._slot: str | None = None
         self._pgconn = connection.pgconn
         self._confirmed = LSN(0)
         self._received = 0
         self._last_status = 0.0
         self._asked_at: float | None = None
+        self._listening_since: float | None = None
         self._reply_due = False
         self._storm_since = 0.0
         self._storm_count = 0
-        self._flushing = False
+        self._flushing: int | None = None
+        """The socket that is watched for room, by its number: libpq forgets it when the connection breaks."""
         self.status_updates = 0
         self.keepalives = 0
         self.frame: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
@@ -86,6 +89,7 @@ class ReplicationStream:
 
         Raises SlotBusy, SlotMissing, SlotLost and the rest of `sqlstate`'s table.
         """
+        self._slot = slot
         pgconn = self._pgconn
         pgconn.nonblocking = 1
         pgconn.send_query(start_command(slot, publication))
@@ -100,15 +104,19 @@ class ReplicationStream:
         if result is None:
             raise self._gone(OperationalError("no answer to START_REPLICATION"))
         if result.status != ExecStatus.COPY_BOTH:
-            raise sqlstate.from_result(result, stage="start", encoding=self._encoding)
+            raise sqlstate.from_result(result, stage="start", encoding=self._encoding, slot=slot)
 
     @property
     def _encoding(self) -> str:
         return self._connection.info.encoding
 
     async def readable(self) -> None:
-        """Wait until the socket has something to read."""
-        await self._wait(write=False)
+        """Wait until the socket has something to read. Silence is counted only meanwhile."""
+        self._listening_since = time.monotonic()
+        try:
+            await self._wait(write=False)
+        finally:
+            self._listening_since = None
 
     async def _wait(self, *, write: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -139,7 +147,7 @@ class ReplicationStream:
         self._received = position
 
     def alive(self) -> None:
-        """Bytes came; or nobody reads because of back-pressure, so that nothing can be concluded."""
+        """Bytes came."""
         self._asked_at = None
 
     def asked(self) -> bool:
@@ -159,7 +167,7 @@ class ReplicationStream:
             return self._gone(error)
         if result is None or not result.error_message:
             return self._gone(OperationalError("the server ended the stream"))
-        return sqlstate.from_result(result, stage="stream", encoding=self._encoding)
+        return sqlstate.from_result(result, stage="stream", encoding=self._encoding, slot=self._slot)
 
     def _gone(self, error: Exception) -> PostgresUnavailable:
         text = str(error).strip().splitlines()
@@ -181,8 +189,13 @@ class ReplicationStream:
             self.send_status()
 
     def silent_for(self, now: float) -> float:
-        """Seconds since we asked for a reply that hasn't come; 0 when none is awaited."""
-        return now - self._asked_at if self._asked_at is not None else 0.0
+        """Seconds for which we have listened in vain for a reply; 0 when none is awaited.
+
+        While nobody reads, because Kafka is behind, nothing can be concluded; afterwards the clock starts anew.
+        """
+        if self._asked_at is None or self._listening_since is None:
+            return 0.0
+        return now - max(self._asked_at, self._listening_since)
 
     def send_status(self, *, ask: bool = False) -> None:
         """Write a status update without waiting; `ask` requests a keepalive in return."""
@@ -202,9 +215,9 @@ class ReplicationStream:
         self.status_updates += 1
         if ask and self._asked_at is None:
             self._asked_at = now
-        if pending and not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().add_writer(self._pgconn.socket, self._flush)
+        if pending and self._flushing is None:
+            self._flushing = self._pgconn.socket
+            asyncio.get_running_loop().add_writer(self._flushing, self._flush)
 
     def _flush(self) -> None:
         try:
@@ -212,8 +225,12 @@ class ReplicationStream:
         except OperationalError:
             done = True  # the reader meets the same error and raises it
         if done:
-            self._flushing = False
-            asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+            self._flushed()
+
+    def _flushed(self) -> None:
+        if self._flushing is not None:
+            asyncio.get_running_loop().remove_writer(self._flushing)
+            self._flushing = None
 
     async def close(self, *, within: float = 1.0) -> None:
         """Say CopyDone and close; never takes longer than `within` seconds and never raises for a dead peer."""
@@ -223,8 +240,7 @@ class ReplicationStream:
         except (TimeoutError, OperationalError, PostgresUnavailable):
             pass  # the peer is gone or frozen: closing the socket is all that is left
         finally:
-            if self._flushing:
-                asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+            self._flushed()
             await self._connection.close()
 
     async def _say_goodbye(self) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
 
-from cdc_outbox.errors import GapFound, PublicationReplaced, SetupError, SlotMissing
+from cdc_outbox.errors import GapFound, SetupError, SlotMissing
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.publication import Identity
 from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Absent(enum.Enum):
 class IncidentKind(enum.Enum):
     """What happened to the publication. MADE_AGAIN may have cost events and bars the way until accepted.
 
-    HIDDEN: it hid rows, and is not mended yet; if it passes again as it was, none were skipped.
+    HIDDEN: it hides rows, and isn't mended yet; if it passes again as it was, none were skipped.
     """
 
     ALTERED = "altered"
@@ -113,20 +113,31 @@ select slot, system_identifier, timeline, position::text, publication, incidents
   from public.cdc_outbox_witness where slot = %s
 """
 
-# `greatest`, for a relay that lost the slot to another one must not take the position back with its last
-# word.
-_WRITE: Final[LiteralString] = """
+_INSERT: Final[LiteralString] = """
 insert into public.cdc_outbox_witness as w
        (slot, system_identifier, timeline, position, publication, incidents, snapshot, updated_at)
 values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
         %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, clock_timestamp())
-on conflict (slot) do update
-   set system_identifier = excluded.system_identifier, timeline = excluded.timeline,
+on conflict (slot) do update set updated_at = excluded.updated_at,
+"""
+
+# `greatest`, for a relay that lost the slot to another one must not take the position back with its last
+# word.
+_WRITE: Final[LiteralString] = """
+       system_identifier = excluded.system_identifier, timeline = excluded.timeline,
        position = case when w.system_identifier = excluded.system_identifier
                         and w.timeline = excluded.timeline
                        then greatest(w.position, excluded.position) else excluded.position end,
        publication = excluded.publication, incidents = excluded.incidents,
-       snapshot = coalesce(excluded.snapshot, w.snapshot), updated_at = excluded.updated_at
+       snapshot = coalesce(excluded.snapshot, w.snapshot)
+"""
+
+_ADVANCE: Final[LiteralString] = """
+       position = greatest(w.position, excluded.position), snapshot = coalesce(excluded.snapshot, w.snapshot)
+"""
+
+_NOTE: Final[LiteralString] = """
+       publication = excluded.publication, incidents = w.incidents || excluded.incidents
 """
 
 _DELETE: Final[LiteralString] = "delete from public.cdc_outbox_witness where slot = %s"
@@ -165,7 +176,21 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
 
 async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
     """Write the row, new or over the old one. No snapshot keeps the old one."""
-    parameters: dict[str, Any] = {
+    await execute(conn, _INSERT + _WRITE, _parameters(witness), within=within)
+
+
+async def advance(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
+    """Write position and snapshot. The rest stays as it is, for a person may have accepted incidents meanwhile."""
+    await execute(conn, _INSERT + _ADVANCE, _parameters(witness), within=within)
+
+
+async def note(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
+    """Add the incidents to those of the row, and write the publication's identity; the rest stays as it is."""
+    await execute(conn, _INSERT + _NOTE, _parameters(witness), within=within)
+
+
+def _parameters(witness: Witness) -> dict[str, Any]:
+    return {
         "slot": witness.slot,
         "system_identifier": witness.system_identifier,
         "timeline": witness.timeline,
@@ -174,7 +199,6 @@ async def write(conn: Connection, witness: Witness, *, within: float | None = No
         "incidents": json.dumps([incident.as_json() for incident in witness.incidents]),
         "snapshot": witness.snapshot,
     }
-    await execute(conn, _WRITE, parameters, within=within)
 
 
 async def delete(conn: Connection, slot: str, *, within: float | None = None) -> None:
@@ -195,14 +219,10 @@ class SlotState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the witness says at start: an error (`--accept-gap` overrides it), a note to log, or neither.
-
-    `incident` belongs into the row.
-    """
+    """What the witness says at start: an error (`--accept-gap` overrides it), a note to log, or neither."""
 
     error: SetupError | None = None
     note: str | None = None
-    incident: Incident | None = None
 
 
 def judge(name: str, found: Witness | Absent, slot: SlotState | None, server: Server) -> Verdict:
@@ -254,36 +274,3 @@ def judge(name: str, found: Witness | Absent, slot: SlotState | None, server: Se
             )
         )
     return Verdict()
-
-
-def judge_publication(name: str, found: Witness | Absent, now: Identity | None, ends: LSN | None) -> Verdict:
-    """Is the publication still the one that the witness knows, and was everything accepted that happened
-    to it?
-
-    `ends` is where the WAL ended at the look. A publication that is gone is none of this function's business.
-    """
-    if isinstance(found, Absent):
-        return Verdict()
-    accept = f"cdc-outbox start --slot {name} --accept-gap, after a look at what may be missing"
-    for incident in found.incidents:
-        if incident.kind.bars:
-            return Verdict(PublicationReplaced(incident.message, next=accept))
-    before = found.identity
-    if before is None or now is None:
-        return Verdict()
-    change = compare(before, now)
-    if change is Change.UNCHANGED:
-        return Verdict()
-    hidden = next((each for each in found.incidents if each.kind is IncidentKind.HIDDEN), None)
-    from_lsn = hidden.from_lsn if hidden else found.position
-    to_lsn = ends if ends is not None else found.position
-    window = f"between {from_lsn} and {to_lsn}"
-    if change is Change.MADE_AGAIN or hidden:
-        message = f"the publication was made again {window}: events of that time may be missing"
-        if hidden:
-            message += f"; {hidden.message}"
-        happened = Incident(IncidentKind.MADE_AGAIN, datetime.now(UTC), from_lsn, to_lsn, message)
-        return Verdict(PublicationReplaced(message, next=accept), incident=happened)
-    message = f"the publication was altered {window}"
-    happened = Incident(IncidentKind.ALTERED, datetime.now(UTC), from_lsn, to_lsn, message)
-    return Verdict(note=message, incident=happened)

@@ -19,6 +19,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from cdc_outbox.errors import (
     CdcOutboxError,
     MissingRight,
+    PostgresGone,
     PostgresShutdown,
     PostgresUnavailable,
     SetupError,
@@ -300,7 +301,7 @@ def test_a_server_that_is_not_there_is_an_outage_in_plain_words(own_postgres: Po
     port = own_postgres.port
     own_postgres.stop()
     gone = refused(own_postgres.dsn())
-    assert type(gone) is PostgresUnavailable
+    assert type(gone) is PostgresGone
     assert (
         str(gone) == f"can't reach PostgreSQL at 127.0.0.1:{port}: connection refused, nothing listens there"
     )

@@ -18,6 +18,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import server, slot, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.guard import PublicationWatch
 from cdc_outbox.postgres.publication import look
 from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Verdict, Witness
 from cdc_outbox.settings.model import PostgresSettings
@@ -206,22 +207,24 @@ def test_F25_a_publication_made_again_while_away(  # noqa: N802 - the failure's 
     sql(database.dsn, f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
     with_control(database.dsn, lambda conn: written_at_the_slot(conn, slot))
 
-    async def verdict(conn: Connection) -> Verdict:
-        state = await look(conn, "p", (OUTBOX,))
+    async def looked(conn: Connection) -> PublicationWatch:
         found = await witness.read(conn, slot)
-        return witness.judge_publication(slot, found, state.identity, state.insert_lsn)
+        assert isinstance(found, Witness)
+        watch = PublicationWatch()
+        watch.recall(found)
+        watch.look(await look(conn, "p", (OUTBOX,)), None)
+        return watch
 
-    assert with_control(database.dsn, verdict) == Verdict()
+    assert with_control(database.dsn, looked).incidents == ()
     sql(database.dsn, "alter publication p set (publish = 'insert')")
-    altered = with_control(database.dsn, verdict)
-    assert altered.error is None
-    assert altered.incident is not None
-    assert altered.incident.kind is IncidentKind.ALTERED
+    altered = with_control(database.dsn, looked)
+    altered.require(slot)
+    assert [incident.kind for incident in altered.incidents] == [IncidentKind.ALTERED]
     sql(database.dsn, "drop publication p", "insert into outbox values (1)", create)
-    again = with_control(database.dsn, verdict)
-    assert isinstance(again.error, PublicationReplaced)
-    assert again.incident is not None
-    assert again.incident.from_lsn < again.incident.to_lsn
+    again = with_control(database.dsn, looked)
+    assert again.incidents[0].from_lsn < again.incidents[0].to_lsn
+    with pytest.raises(PublicationReplaced):
+        again.require(slot)
 
 
 def test_F25_a_promoted_standby_without_the_slot(  # noqa: N802 - the failure's own name

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_outbox.errors import PublicationReplaced
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import Finding, ProvenSnapshot, PublicationWatch
 from cdc_outbox.postgres.publication import Identity, Member, PublicationState, Row
-from cdc_outbox.postgres.witness import IncidentKind
+from cdc_outbox.postgres.witness import Incident, IncidentKind, Witness
 
 IDENTITY = Identity(Row(1, "10"), (("public.outbox", Member(2, 3, frozenset({Row(4, "11")}))),))
 ALTERED = replace(IDENTITY, publication=Row(1, "20"))
@@ -77,10 +79,109 @@ def test_what_hid_rows_and_was_mended_by_an_alter_bars_with_the_whole_window() -
 
 def test_rows_of_an_unlogged_table_are_lost_whatever_comes_after() -> None:
     watch = PublicationWatch(IDENTITY, LSN(5))
-    unlogged = replace(wrong("table public.outbox is unlogged", 20, IDENTITY), unlogged=True)
+    unlogged = replace(wrong("table public.outbox is unlogged", 20, IDENTITY), traceless=True)
     incident = watch.look(unlogged, LSN(19)).incident
     assert incident is not None
     assert incident.kind.bars
+    assert watch.look(unlogged, LSN(29)).incident is None
+    assert watch.look(sound(IDENTITY, 40), LSN(39)) == Finding()
+    with pytest.raises(PublicationReplaced, match="unlogged"):
+        watch.require("s")
+
+
+def recalled(*incidents: Incident, publication: str | None = str(IDENTITY)) -> PublicationWatch:
+    """The watch of a process that has just read its witness row."""
+    watch = PublicationWatch()
+    watch.recall(Witness("s", "77", 1, LSN(5), publication, incidents))
+    return watch
+
+
+def test_the_publication_of_the_witness_passes() -> None:
+    for publication in (str(IDENTITY), None, "", "what another version wrote"):
+        watch = recalled(publication=publication)
+        assert watch.look(sound(IDENTITY, 10), LSN(9)) == Finding()
+        watch.require("s")
+
+
+def test_a_publication_made_again_while_nobody_looked_bars_until_it_is_accepted() -> None:
+    watch = recalled()
+    incident = watch.look(sound(AGAIN, 20), LSN(9)).incident
+    assert incident is not None
+    assert watch.unwritten == (incident,)
+    for later in (watch, recalled(incident, publication=str(AGAIN))):
+        later.look(sound(AGAIN, 30), LSN(29))
+        with pytest.raises(PublicationReplaced, match="between 0/5 and 0/14") as caught:
+            later.require("s")
+        assert "cdc-outbox start --slot s --accept-gap" in caught.value.next
+        later.accept()
+        later.require("s")
+        assert later.look(sound(AGAIN, 40), LSN(39)) == Finding()
+
+
+def test_what_hid_rows_before_a_restart_and_was_altered_then_bars() -> None:
+    before = PublicationWatch(IDENTITY, LSN(3))
+    hidden = before.look(wrong("publication p does not publish inserts", 20, ALTERED), LSN(19)).incident
+    assert hidden is not None
+    watch = recalled(hidden)
+    assert watch.hidden == hidden
+    assert watch.look(wrong("publication p does not publish inserts", 30, ALTERED), LSN(29)).incident is None
+    incident = watch.look(sound(ALTERED, 40), LSN(39)).incident
+    assert incident is not None
+    assert incident.kind is IncidentKind.MADE_AGAIN
+    assert (incident.from_lsn, incident.to_lsn) == (LSN(3), LSN(40))
+    assert watch.incidents == (incident,)
+
+
+def test_what_hid_rows_before_a_restart_and_passes_as_it_was_is_forgotten() -> None:
+    hidden = PublicationWatch(IDENTITY, LSN(3)).look(wrong("no p", 20), LSN(19)).incident
+    assert hidden is not None
+    watch = recalled(hidden)
+    assert watch.look(sound(IDENTITY, 40), LSN(39)) == Finding()
+    assert watch.incidents == ()
+    watch.require("s")
+
+
+def test_what_hid_rows_and_was_never_known_otherwise_bars() -> None:
+    hidden = PublicationWatch(IDENTITY, LSN(3)).look(wrong("no p", 20), LSN(19)).incident
+    assert hidden is not None
+    watch = recalled(hidden, publication=None)
+    incident = watch.look(sound(IDENTITY, 40), LSN(39)).incident
+    assert incident is not None
+    assert incident.kind.bars
+
+
+def test_an_altered_publication_bars_nobody() -> None:
+    watch = recalled()
+    incident = watch.look(sound(ALTERED, 20), LSN(9)).incident
+    assert incident is not None
+    assert "altered between 0/5 and 0/14" in incident.message
+    watch.require("s")
+
+
+def test_an_incident_that_could_not_be_written_is_kept_until_it_is() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    incident = watch.look(wrong("no p", 20), LSN(19)).incident
+    assert incident is not None
+    watch.recall(Witness("s", "77", 1, LSN(5), str(IDENTITY)))
+    assert watch.hidden == incident
+    assert watch.unwritten == (incident,)
+
+
+@pytest.mark.parametrize(
+    ("xmin", "horizon", "since"),
+    [
+        ("10", 11, False),
+        ("11", 11, True),
+        ("12", 11, True),
+        ("4294967290", 5, False),
+        ("5", 4294967290, True),
+    ],
+)
+def test_a_publication_is_older_than_the_slot_or_not(xmin: str, horizon: int, since: bool) -> None:
+    old = Row(1, str((horizon - 5) % 2**32))
+    young = Row(1, xmin)
+    assert Identity(young, (("t", Member(2, 3, frozenset({old}))),)).since(horizon) is since
+    assert Identity(old, (("t", Member(2, 3, frozenset({old, young}))),)).since(horizon) is since
 
 
 def test_a_snapshot_is_proven_when_the_position_reaches_its_lsn() -> None:

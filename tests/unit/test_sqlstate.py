@@ -10,7 +10,7 @@ from cdc_outbox.errors import (
     MissingRight,
     PostgresShutdown,
     PostgresUnavailable,
-    PublicationWrong,
+    PublicationUnseen,
     SetupError,
     SlotBusy,
     SlotLost,
@@ -22,7 +22,7 @@ from cdc_outbox.postgres.sqlstate import Stage
 
 CONTRACT: list[tuple[str, Stage, type[CdcOutboxError]]] = [
     ("42704", "start", SlotMissing),
-    ("42704", "stream", PublicationWrong),
+    ("42704", "stream", PublicationUnseen),
     ("42704", "drop", SlotMissing),
     ("55006", "start", SlotBusy),
     ("55006", "drop", SlotBusy),

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cdc_outbox.errors import GapFound, PublicationReplaced, SlotMissing
+from cdc_outbox.errors import GapFound, SlotMissing
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.publication import Identity, Member, Row
 from cdc_outbox.postgres.server import Server
-from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Witness, judge, judge_publication
+from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Witness, judge
 
 IDENTITY = Identity(Row(1, "10"), (("public.outbox", Member(2, 3, frozenset({Row(4, "11")}))),))
 SERVER = Server(version=180001, system_identifier="77", timeline=1, in_recovery=False, place="h:5432")
@@ -80,51 +80,6 @@ def test_without_a_witness_the_relay_runs_and_says_so(absent: Absent) -> None:
     verdict = judge("s", absent, Slot(LSN(9)), SERVER)
     assert verdict.error is None
     assert verdict.note
-    assert judge_publication("s", absent, IDENTITY, LSN(9)).error is None
-
-
-def test_the_publication_of_the_witness_passes() -> None:
-    assert judge_publication("s", WITNESS, IDENTITY, LSN(9)) == judge_publication("s", WITNESS, None, None)
-    for unknown in (None, "", "what another version wrote"):
-        assert judge_publication("s", replace(WITNESS, publication=unknown), IDENTITY, LSN(9)).error is None
-
-
-def test_a_publication_made_again_meanwhile_names_its_window() -> None:
-    now = replace(IDENTITY, publication=Row(9, "12"))
-    error = judge_publication("s", WITNESS, now, LSN.parse("0/900")).error
-    assert isinstance(error, PublicationReplaced)
-    assert "between 0/500 and 0/900" in str(error)
-    assert "--accept-gap" in error.next
-
-
-def test_what_hid_rows_and_was_altered_then_counts_as_made_again() -> None:
-    hidden = replace(INCIDENT, kind=IncidentKind.HIDDEN, message="publication p did not publish inserts")
-    held = replace(WITNESS, incidents=(hidden,))
-    assert judge_publication("s", held, IDENTITY, LSN.parse("0/900")).error is None
-    altered = replace(IDENTITY, publication=Row(1, "12"))
-    verdict = judge_publication("s", held, altered, LSN.parse("0/900"))
-    assert isinstance(verdict.error, PublicationReplaced)
-    assert "between 0/400 and 0/900" in str(verdict.error)
-    assert "did not publish inserts" in str(verdict.error)
-    assert verdict.incident is not None
-    assert verdict.incident.kind.bars
-
-
-def test_a_publication_altered_meanwhile_is_noted() -> None:
-    verdict = judge_publication("s", WITNESS, replace(IDENTITY, publication=Row(1, "12")), LSN.parse("0/900"))
-    assert verdict.error is None
-    assert verdict.note is not None
-    assert "altered between 0/500 and 0/900" in verdict.note
-    assert verdict.incident is not None
-    assert verdict.incident.kind is IncidentKind.ALTERED
-
-
-def test_an_incident_bars_the_way_until_it_is_accepted() -> None:
-    error = judge_publication("s", replace(WITNESS, incidents=(INCIDENT,)), IDENTITY, LSN(9)).error
-    assert isinstance(error, PublicationReplaced)
-    assert str(error) == INCIDENT.message
-    altered = replace(INCIDENT, kind=IncidentKind.ALTERED)
-    assert judge_publication("s", replace(WITNESS, incidents=(altered,)), IDENTITY, LSN(9)).error is None
 
 
 def test_an_incident_survives_its_json() -> None:
