@@ -19,7 +19,7 @@ from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.event import TableName, event_id
 from cdc_outbox.postgres import pgoutput
 from cdc_outbox.postgres.protocol import EPOCH_US, KEEPALIVE, XLOG, XLOG_HEADER, decode_keepalive, malformed
-from cdc_outbox.publisher import TopicUnknown
+from cdc_outbox.publisher import TopicUnknown, unpublishable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,12 @@ class Intake:
                         encode = plans.get(data[_OID])
                         if encode is not None:
                             received += 1
-                            encoded = encode(values_at(data, XLOG_HEADER), lsn, place, commit_us)
+                            try:
+                                encoded = encode(values_at(data, XLOG_HEADER), lsn, place, commit_us)
+                            except IndexError:
+                                raise malformed(
+                                    "a row with fewer values than its relation has columns"
+                                ) from None
                             if isinstance(encoded, str):
                                 self._skip(encoded)
                             else:
@@ -146,6 +151,7 @@ class Intake:
                     else:
                         self._other(data)
                 elif data[0] == KEEPALIVE:
+                    begin = b""
                     self._keepalive(data)
                 else:
                     raise malformed(f"a frame of {length} bytes with the tag {data[0]:#04x}")
@@ -157,22 +163,16 @@ class Intake:
             if begin:
                 self._lag_us = _sent_at(begin, 17)[0] + EPOCH_US - commit_us
 
-    @property
-    def last_id(self) -> str | None:
-        """The id of the row that was taken last."""
-        return None if self._last is None or isinstance(self._last, str) else event_id(self._last)
+    def named(self, error: PoisonEvent) -> PoisonEvent:
+        """The bus's refusal of the row that was taken last, with that row's name."""
+        encoded = None if isinstance(self._last, str) else self._last
+        return unpublishable(
+            encoded, error.lsn, error.seq, error.args[1], next=error.next, reason=error.reason
+        )
 
     def poison(self, error: CdcOutboxError, *, reason: str) -> PoisonEvent:
         """The row that waits to be published again, as a poison event, for a cause that lies outside of it."""
-        encoded = self._retry
-        return PoisonEvent(
-            str(error),
-            next=error.next,
-            reason=reason,
-            lsn=self._lsn,
-            seq=self._place,
-            event_id=event_id(encoded) if encoded is not None else None,
-        )
+        return unpublishable(self._retry, self._lsn, self._place, str(error), next=error.next, reason=reason)
 
     def _keepalive(self, data: bytes) -> None:
         keepalive = decode_keepalive(data)

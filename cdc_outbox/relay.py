@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import faults, log
@@ -25,13 +26,15 @@ from cdc_outbox.errors import (
     PublicationReplaced,
     PublicationUnseen,
     PublicationWrong,
+    SetupError,
     Unavailable,
 )
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
 from cdc_outbox.postgres.admission import Admission, Memory
-from cdc_outbox.publisher import Deliveries
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.publisher import Deliveries, TopicMissing
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import State, Status
 from cdc_outbox.table.mapping import Mapping
@@ -75,6 +78,7 @@ class Relay:
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
+        self._fixed_topics: set[str] | None = None
         self._flowing = False
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
@@ -118,10 +122,12 @@ class Relay:
             await admission.check(accept_gap=self._accept_gap)
             self._admitted = True
             self._accept_gap = False
+            await self._require_mapping(admission)
             ledger = Ledger()
             publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             await publisher.start()
+            await self._require_topics(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check()
             await self._meet(admission)
@@ -144,6 +150,33 @@ class Relay:
             finally:
                 self._flowing = False
                 self._suspect = flow.suspect
+
+    async def _require_mapping(self, admission: Admission) -> None:
+        """Once, before the first row: what can be known of the tables from the catalogue is not left to the stream."""
+        if self._fixed_topics is not None:
+            return
+        ask = partial(
+            preview,
+            mapping=self._mapping,
+            settings=self._settings.outbox,
+            publication=self._settings.postgres.publication,
+        )
+        plans = [
+            await admission.control.run(partial(ask, table=table)) for table in self._settings.outbox.tables
+        ]
+        fixed = [plan.layout.topics.fixed for plan in plans if plan is not None]
+        self._fixed_topics = {topic for topic in fixed if topic is not None}
+
+    async def _require_topics(self, publisher: KafkaPublisher) -> None:
+        """Once: a topic that is the same for all rows, and isn't there, is wrong in the settings."""
+        for topic in self._fixed_topics or ():
+            try:
+                await publisher.prepare(topic)
+            except TopicMissing as error:
+                raise SetupError(str(error), next=error.next) from error
+            except Held:
+                continue  # the cluster forbids something now: it is asked again when there is a row
+        self._fixed_topics = set()
 
     def _standing_by(self, pid: int) -> None:
         self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")

@@ -19,6 +19,7 @@ import asyncio
 import secrets
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
@@ -135,12 +136,14 @@ async def _control(settings: Settings, mapping: Mapping) -> AsyncIterator[Contro
             )
         await control.run(server.require_able)
         await _require_published(control, settings)
+        ask = partial(
+            catalogue.preview,
+            mapping=mapping,
+            settings=settings.outbox,
+            publication=settings.postgres.publication,
+        )
         for table in settings.outbox.tables:
-            await control.run(
-                lambda conn, table=table: catalogue.preview(  # type: ignore[misc]  # mypy: a default in a lambda
-                    conn, mapping, settings.outbox, table, settings.postgres.publication
-                )
-            )
+            await control.run(partial(ask, table=table))
         yield control
     finally:
         await control.close()

@@ -114,11 +114,7 @@ def follow(place: Place, make_relay: Make) -> Callable[..., RelayProcess]:
             http=False,
             flags=["--follow", "--json", *flags],
         )
-        eventually(
-            lambda: any("following" in line for line in process.stray) or not process.running,
-            60,
-            "peek follows",
-        )
+        process.wait_for(lambda record: record["event"] == "following", 60, message="peek follows")
         return process
 
     return start
@@ -346,9 +342,10 @@ def test_following_waits_for_open_transactions_by_name(place: Place, make_relay:
             http=False,
             flags=["--follow", "--json"],
         )
-        eventually(lambda: any("somebody" in line for line in process.stray), 30, "the blocker is named")
+        named = process.wait_for(lambda record: "blockers" in record, 30, message="the blocker is named")
+        assert "somebody" in named["blockers"][0]
         connection.rollback()
-        eventually(lambda: any("following" in line for line in process.stray), 30, "peek follows")
+        process.wait_for(lambda record: record["event"] == "following", 30, message="peek follows")
     assert process.terminate()[0] == 0
 
 
@@ -364,7 +361,7 @@ def test_a_server_that_stops_is_not_kept_waiting(own_postgres: Any, slot: str, m
         http=False,
         flags=["--follow"],
     )
-    eventually(lambda: any("following" in line for line in process.stray), 60, "peek follows")
+    process.wait_for(lambda record: record["event"] == "following", 60, message="peek follows")
     assert own_postgres.stop("fast") < 2
     assert process.wait() == 1
     *_, error, remedy = process.stray
