@@ -1,0 +1,272 @@
+"""Outages: a server that freezes, dies or isn't there yet costs time, and nothing else.
+
+The write-ahead log is the buffer. While Kafka is away nothing is confirmed, memory has a bound, and the walsender
+stays the same one, since status updates have a clock of their own. Idempotence makes the retries of one producer
+invisible: also a broker that is killed costs no duplicate as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.servers.kafka import KafkaBroker
+from tests.servers.ledger import Consumer, Writer, create_outbox, read_all, verify
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
+from tests.servers.wait import eventually
+
+RATE = 400
+MEBIBYTE = 1 << 20
+
+
+def watch(seconds: float, look: Callable[[], None]) -> None:
+    """Look again and again for so long."""
+    end = time.monotonic() + seconds
+
+    def over() -> bool:
+        look()
+        return time.monotonic() > end
+
+    eventually(over, seconds + 30, "the watch to end")
+
+
+def test_a_broker_away_for_half_a_minute_costs_neither_walsender_nor_memory(
+    make_postgres: Callable[..., PostgresServer],
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """F5: under load, with a `wal_sender_timeout` of 2 s, and more events than the in-flight budget holds."""
+    server = make_postgres(settings={"wal_sender_timeout": "2s"})
+    create_outbox(server.dsn())
+    own_kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(server, own_kafka, flags=["--inflight-bytes", "4MiB"]).init()
+    relay = pipeline.start()
+    writer = make_writer(server.dsn(), rate=RATE, padding=2000).start()
+    writer.wait_written(2 * RATE)
+    walsender = pipeline.walsender()
+    assert walsender is not None
+    own_kafka.pause()
+    pipeline.wait_round()
+    pipeline.wait_round()
+    held, before, rows = pipeline.confirmed(), relay.rss(), len(writer.committed)
+
+    def nothing_moves() -> None:
+        assert pipeline.walsender() == walsender, relay.text()
+        assert pipeline.confirmed() == held
+
+    watch(30, nothing_moves)
+    assert (len(writer.committed) - rows) * 2000 > 12 * MEBIBYTE, "too little came to test the budget"
+    grown = relay.rss() - before
+    own_kafka.resume()
+    committed = writer.stop()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    print(f"grew by {grown / MEBIBYTE:.1f} MiB, peak {relay.peak_rss() / MEBIBYTE:.1f} MiB")
+    assert grown < 24 * MEBIBYTE
+    assert relay.peak_rss() < 96 * MEBIBYTE
+    assert pipeline.walsender() == walsender
+    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
+@pytest.mark.parametrize("harm", ["restart", "kill"])
+def test_a_broker_that_comes_back_under_load_gets_nothing_twice(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    harm: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start()
+    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2).start()
+    for _ in range(2):
+        writer.wait_written(RATE)
+        if harm == "kill":
+            own_kafka.kill()
+            own_kafka.start()
+        else:
+            own_kafka.restart()
+    writer.wait_written(RATE)
+    committed = writer.stop()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.running
+    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
+@pytest.mark.parametrize("lost", ["postgres", "kafka", "both"])
+def test_servers_that_crash_under_load_lose_nothing(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    lost: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+    make_consumer: Callable[..., Consumer],
+) -> None:
+    """F9: PostgreSQL stopped immediately, the broker killed, both at once; the relay stays up."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start()
+    consumer = make_consumer(own_kafka.bootstrap, outbox_topic)
+    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2, rollback_share=0.05).start()
+    for _ in range(2):
+        writer.wait_written(RATE)
+        if lost != "postgres":
+            own_kafka.kill()
+        if lost != "kafka":
+            own_postgres.stop("immediate")
+            own_postgres.start()
+        if lost != "postgres":
+            writer.wait_written(RATE)
+            own_kafka.start()
+        back, first = time.monotonic(), len(consumer.records)
+        consumer.wait_count(first + 1, 60)
+        print(f"{lost}: the first event {time.monotonic() - back:.2f} s after the return")
+    writer.wait_written(RATE)
+    committed = writer.stop()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.running
+    verdict = verify(committed, read_all(own_kafka.bootstrap, outbox_topic), rolled_back=writer.rolled_back)
+    print(f"{lost}: {verdict}")
+    # The process remembers what the broker confirmed, whatever the slot forgot in its crash. Where both die, the
+    # outcome of what was in flight is unknown.
+    if lost != "both":
+        assert verdict.duplicates == ()
+
+
+def test_a_server_that_crashes_while_the_relay_is_down_sends_from_its_last_checkpoint(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """The slot's position on disk may be older than what was confirmed: no gap is seen in that, and none is made."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    writer = make_writer(own_postgres.dsn())
+    for _ in range(3):
+        relay = pipeline.start()
+        writer.write(100)
+        pipeline.wait_confirmed(pipeline.end_of_wal())
+        relay.kill()
+        committed = writer.stop()
+        own_postgres.stop("immediate")
+        own_postgres.start()
+        writer.write(20)
+    pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verify(committed, read_all(own_kafka.bootstrap, outbox_topic))
+
+
+def test_delivery_begins_when_kafka_comes(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """F19: Kafka is down at the start, and comes back at another port that only the bootstrap address knows."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 2)
+    own_kafka.kill()
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start(streaming=False)
+    relay.wait_state("connecting")
+    relay.wait_for(lambda record: record.get("event") == "waiting", 60)
+    writer = make_writer(own_postgres.dsn())
+    writer.write(50)
+    assert relay.running
+    own_kafka.start()
+    relay.wait_state("streaming", timeout=60)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    waiting = [record for record in relay.records if record.get("event") == "waiting"]
+    assert len(waiting) == len({record["error"] for record in waiting}), "the same error within a minute"
+
+
+def test_delivery_begins_when_postgres_comes(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 2)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    own_postgres.stop()
+    relay = pipeline.start(streaming=False)
+    relay.wait_for(lambda record: record.get("event") == "waiting", 60)
+    own_postgres.start()
+    relay.wait_state("streaming", timeout=60)
+    writer = make_writer(own_postgres.dsn())
+    writer.write(50)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+
+
+def test_brokers_that_come_back_on_other_ports_are_found_by_the_bootstrap_address(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_proxy: Callable[[str, int], Proxy],
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """F19: every address that the cluster told us is dead. The bootstrap address still leads to it."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 2)
+    bootstrap = make_proxy("127.0.0.1", own_kafka.port)
+    pipeline = make_pipeline(own_postgres, own_kafka, bootstrap=bootstrap.address).init()
+    relay = pipeline.start()
+    writer = make_writer(own_postgres.dsn(), rate=RATE).start()
+    for _ in range(2):
+        writer.wait_written(RATE)
+        own_kafka.kill()
+        bootstrap.cut()
+        own_kafka.move()
+        writer.wait_written(RATE)
+        own_kafka.start()
+        bootstrap.retarget(("127.0.0.1", own_kafka.port))
+        pipeline.wait_confirmed(pipeline.end_of_wal())
+    committed = writer.stop()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.running
+    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
+@pytest.mark.parametrize("server", ["postgres", "kafka"])
+def test_a_name_that_nobody_knows_is_asked_for_again(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    server: str,
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """F19: DNS is gone. The relay stays up and says so once; `--fail-fast` makes it exit 1."""
+    create_outbox(own_postgres.dsn())
+    unknown = "no-such-host.invalid"
+    ways = (
+        {"dsn": own_postgres.dsn(host=unknown)} if server == "postgres" else {"bootstrap": f"{unknown}:9092"}
+    )
+    pipeline = make_pipeline(own_postgres, own_kafka, **ways).init()
+    relay = pipeline.start(streaming=False)
+    said = relay.wait_for(lambda record: record.get("event") == "waiting", 60)
+    assert unknown in said["error"]
+    assert said["next"]
+    assert relay.running
+    code, _ = relay.terminate()
+    assert code == 0
+    hasty = pipeline.start("--fail-fast", streaming=False)
+    assert hasty.wait() == 1
+    assert unknown in hasty.records[-1]["error"]
