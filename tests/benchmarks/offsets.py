@@ -1,0 +1,72 @@
+"""What a topic's own clock says: with LogAppendTime the broker knows when the first and the last record came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported without __all__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from confluent_kafka.admin import AdminClient
+
+    from tests.servers.kafka import KafkaBroker
+
+Place = tuple[str, int]
+
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Span:
+    """When the first and the last record of a stretch were appended, in seconds since 1970, to the millisecond."""
+
+    first: float
+    last: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.last - self.first, 0.001)
+
+
+class Offsets:
+    """The ends of some topics."""
+
+    def __init__(self, broker: KafkaBroker, topics: Iterable[str], partitions: int) -> None:
+        self._admin: AdminClient = broker.admin()
+        self._places = [(topic, number) for topic in topics for number in range(partitions)]
+
+    def _ask(self, spec: OffsetSpec) -> dict[Place, tuple[int, int]]:
+        asked = {TopicPartition(topic, number): spec for topic, number in self._places}
+        answers = self._admin.list_offsets(asked, request_timeout=30)
+        return {
+            (place.topic, place.partition): (answer.result().offset, answer.result().timestamp)
+            for place, answer in answers.items()
+        }
+
+    def ends(self) -> dict[Place, int]:
+        """The offset that comes next, for each partition."""
+        return {place: offset for place, (offset, _) in self._ask(_LATEST).items()}
+
+    def count(self, since: Mapping[Place, int]) -> int:
+        """How many records came since."""
+        return sum(self.ends().values()) - sum(since.values())
+
+    def span(self, began: float) -> Span:
+        """First and last append since a time of the wall clock."""
+        firsts = self._ask(OffsetSpec.for_timestamp(int(began * 1000)))
+        lasts = self._ask(_NEWEST)
+        return Span(
+            min(stamp for offset, stamp in firsts.values() if offset >= 0) / 1000,
+            max(stamp for _, stamp in lasts.values()) / 1000,
+        )
+
+    def after(self, moment: float) -> int:
+        """How many records were appended from that time on."""
+        ends = self.ends()
+        firsts = self._ask(OffsetSpec.for_timestamp(int(moment * 1000)))
+        return sum(ends[place] - offset for place, (offset, _) in firsts.items() if offset >= 0)
