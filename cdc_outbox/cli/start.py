@@ -104,7 +104,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, told_to_stop, which)
     try:
-        async with serving(settings.http, relay.status):
+        async with serving(settings.http, relay.status, settings.redactor.redact):
             await relay.run()
     except asyncio.CancelledError:
         raise DrainExceeded(

@@ -2,8 +2,9 @@
 
 `/livez` is 200 while the loop beats; Kafka's or PostgreSQL's absence doesn't fail it, for a restart would cure neither.
 `/readyz` is 200 while the relay streams or stands by. GET and HEAD only, short requests, a deadline for each, a
-bounded number of connections, and the Host checked on loopback, so that a page in a browser can't reach it. No request
-causes SQL.
+bounded number of connections of which the oldest makes room for a new one (so that slow clients can't keep a probe
+out), and the Host checked on loopback, so that a page in a browser can't reach it. No request causes SQL, and what is
+said has passed the redactor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from cdc_outbox.settings import HttpSettings
     from cdc_outbox.state import Status
@@ -45,8 +46,10 @@ _REASONS: Final = {
 
 
 @asynccontextmanager
-async def serving(settings: HttpSettings, status: Status) -> AsyncIterator[None]:
-    """Serve the probes while the block runs.
+async def serving(
+    settings: HttpSettings, status: Status, redact: Callable[[str], str]
+) -> AsyncIterator[None]:
+    """Serve the probes while the block runs; `redact` takes secrets out of reasons.
 
     A taken default port is a warning, since a standby or a shard beside it is common; a port that was asked for is a
     SetupError.
@@ -55,7 +58,7 @@ async def serving(settings: HttpSettings, status: Status) -> AsyncIterator[None]
         yield
         return
     host, port = settings.listen
-    probes = Probes(status, loopback=_is_loopback(host))
+    probes = Probes(status, redact, loopback=_is_loopback(host))
     beating = asyncio.create_task(_beat(status), name="heartbeat")
     server: asyncio.Server | None = None
     try:
@@ -91,24 +94,26 @@ async def _beat(status: Status) -> None:
 class Probes:
     """The answers to `/livez` and `/readyz`."""
 
-    def __init__(self, status: Status, *, loopback: bool) -> None:
+    def __init__(self, status: Status, redact: Callable[[str], str], *, loopback: bool) -> None:
         self._status = status
+        self._redact = redact
         self._loopback = loopback
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one request of one connection."""
-        self._open += 1
+        if len(self._open) >= _CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        self._open[writer] = None
         try:
-            if self._open <= _CONNECTIONS:
-                async with asyncio.timeout(_DEADLINE):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self.answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(_DEADLINE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self.answer(head))
+                await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # slow, over-long or gone: not worth a line in the log, which would be theirs to fill
         finally:
-            self._open -= 1
+            del self._open[writer]
             writer.close()
 
     def answer(self, head: bytes) -> bytes:
@@ -129,7 +134,7 @@ class Probes:
             return _response(200 if alive else 503, {"status": "alive" if alive else "stuck"}, body=body)
         if path == "/readyz":
             state = self._status.state
-            document = {"state": state.value, "reason": self._status.reason}
+            document = {"state": state.value, "reason": self._redact(self._status.reason)}
             return _response(200 if state.ready else 503, document, body=body)
         return _response(404, {"error": "there are /livez and /readyz"}, body=body)
 
@@ -144,13 +149,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _names_loopback(headers: list[str]) -> bool:
-    for header in headers:
-        name, _, value = header.partition(":")
-        if name.strip().lower() == "host":
-            host = value.strip()
-            host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-            return _is_loopback(host)
-    return True  # HTTP/1.0 clients send none; browsers always do
+    """Whether each Host is ours. HTTP/1.0 clients send none; browsers always do."""
+    named = (header.partition(":") for header in headers)
+    hosts = [value.strip().lower() for name, _, value in named if name.strip().lower() == "host"]
+    return all(
+        _is_loopback(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
+        for host in hosts
+    )
 
 
 def _response(code: int, document: dict[str, str], *, body: bool) -> bytes:
