@@ -181,7 +181,7 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
         if pending is not None:
             raise SlotMissing(
                 f'only "{pending.name}" exists: init was interrupted before the slot "{name}" got its name',
-                next=f"cdc-outbox init --slot {name}, which finishes it or says what has to come before",
+                next=f"cdc-outbox init --slot {name}, which finishes it or says that backfill has to come first",
             )
         raise SlotMissing(
             f'there is no replication slot "{name}"',

@@ -1,0 +1,474 @@
+"""What people get wrong on their first day: each is answered by what is wrong, the next step, and its exit code.
+
+Both forms are read: the two lines for a person, and the JSON line for a machine. They say the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, LiteralString
+
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox, read_all
+from tests.servers.postgres import PASSWORD
+from tests.servers.process import free_port
+from tests.servers.relay import RelayProcess, run_command
+from tests.servers.wait import eventually
+
+SECRET = "s3cret-and-more"
+
+
+class Start:
+    """`cdc-outbox start` on one database, ending by itself. Nothing listens where it looks for Kafka by default."""
+
+    def __init__(self, database: Database, slot: str) -> None:
+        self.database = database
+        self.slot = slot
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+
+    def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
+        return {
+            "CDC_OUTBOX_DSN": self.database.dsn,
+            "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap,
+            "CDC_OUTBOX_SLOT": self.slot,
+            **changes,
+        }
+
+    def init(self, *flags: str) -> Start:
+        done = run_command("init", *flags, env=self.environment({}))
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def refused(
+        self, *flags: str, code: int, cwd: Path | None = None, http: str | None = None, **changes: str
+    ) -> tuple[str, str]:
+        """Error and next step of a `start` that exits with `code`, the same in both forms."""
+        environment = self.environment(changes)
+        arguments = ["start", *(["--no-http"] if http is None else ["--http", http]), *flags]
+        text = run_command(*arguments, "--log-format", "text", env=environment, cwd=cwd)
+        as_json = run_command(*arguments, "--log-format", "json", env=environment, cwd=cwd)
+        for done in (text, as_json):
+            assert done.returncode == code, done.stderr
+            assert done.stdout == ""
+            for forbidden in (PASSWORD, SECRET, "Traceback"):
+                assert forbidden not in done.stderr
+        *_, error, remedy = text.stderr.splitlines()
+        assert error.startswith("error: ")
+        assert remedy.startswith("next: ")
+        said = error.removeprefix("error: "), remedy.removeprefix("next: ")
+        *_, last = [json.loads(line) for line in as_json.stderr.splitlines()]
+        assert (last["error"], last["next"]) == said
+        return said
+
+    def execute(self, query: LiteralString, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        return self.database.server.execute(query, parameters, dbname=self.database.name)
+
+
+@pytest.fixture
+def start(database: Database, slot: str) -> Start:
+    return Start(database, slot)
+
+
+@pytest.fixture
+def ready(outbox: Database, slot: str) -> Start:
+    """Everything is there but what the test takes away."""
+    return Start(outbox, slot).init()
+
+
+@pytest.fixture
+def role(database: Database, slot: str) -> Iterator[str]:
+    """A role that may log in, and nothing else."""
+    server = database.server
+    server.execute(SQL("create role {} login password {}").format(Identifier(slot), Literal(PASSWORD)))
+    yield slot
+    server.execute(SQL("drop owned by {}").format(Identifier(slot)), dbname=database.name)
+    server.execute(SQL("drop role {}").format(Identifier(slot)))
+
+
+# PostgreSQL: who, where, with which right
+
+
+def test_an_unknown_slot(ready: Start) -> None:
+    ready.execute("delete from cdc_outbox_witness")
+    ready.execute("select pg_drop_replication_slot(%s)", (ready.slot,))
+    error, remedy = ready.refused(code=78)
+    assert error == f'there is no replication slot "{ready.slot}"'
+    assert remedy == f"cdc-outbox init --slot {ready.slot}"
+
+
+def test_only_a_pending_slot(ready: Start) -> None:
+    pending = f"{ready.slot}_pending"
+    ready.execute("select pg_copy_logical_replication_slot(%s, %s, false)", (ready.slot, pending))
+    ready.execute("select pg_drop_replication_slot(%s)", (ready.slot,))
+    ready.execute("delete from cdc_outbox_witness")
+    error, remedy = ready.refused(code=78)
+    assert pending in error
+    assert "backfill" in remedy
+
+
+def test_the_slot_of_another_plugin(start: Start) -> None:
+    create_outbox(start.database.dsn)
+    start.init()
+    start.execute("select pg_drop_replication_slot(%s)", (start.slot,))
+    start.execute("select pg_create_logical_replication_slot(%s, 'test_decoding')", (start.slot,))
+    error, remedy = start.refused(code=78)
+    assert "test_decoding" in error
+    assert "--slot" in remedy
+
+
+def test_the_slot_of_another_database(ready: Start) -> None:
+    name = f"{ready.database.name}_other"
+    server = ready.database.server
+    server.create_database(name)
+    try:
+        create_outbox(server.dsn(name))
+        server.execute("create publication outbox_pub for table outbox", dbname=name)
+        error, remedy = ready.refused(code=78, CDC_OUTBOX_DSN=server.dsn(name))
+        assert f'belongs to the database "{ready.database.name}"' in error
+        assert "--dsn" in remedy
+    finally:
+        server.drop_database(name)
+
+
+def test_a_role_that_may_not_replicate(ready: Start, role: str) -> None:
+    dsn = ready.database.server.dsn(ready.database.name, user=role)
+    error, remedy = ready.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert role in error
+    assert f"alter role {role} replication;" in remedy
+
+
+def test_a_role_without_rights_on_the_witness(ready: Start, role: str) -> None:
+    ready.database.server.execute(SQL("alter role {} replication").format(Identifier(role)))
+    dsn = ready.database.server.dsn(ready.database.name, user=role)
+    error, remedy = ready.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert "cdc_outbox_witness" in error
+    assert f"cdc-outbox init --role {role}" in remedy
+    ready.init("--role", role)
+    error, _ = ready.refused("--fail-fast", code=1, CDC_OUTBOX_DSN=dsn)
+    assert "Kafka" in error
+
+
+def test_a_wrong_password(start: Start) -> None:
+    dsn = start.database.server.dsn(start.database.name, password=SECRET)
+    error, remedy = start.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert "password" in error
+    assert "--dsn" in remedy
+
+
+def test_an_unknown_role(start: Start) -> None:
+    dsn = start.database.server.dsn(start.database.name, user="nobody_by_that_name", password=SECRET)
+    error, _ = start.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert "nobody_by_that_name" in error
+
+
+def test_an_unknown_database(start: Start) -> None:
+    error, remedy = start.refused(code=78, CDC_OUTBOX_DSN=start.database.server.dsn("nothing_by_that_name"))
+    assert "nothing_by_that_name" in error
+    assert "--dsn" in remedy
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://app:{SECRET}@localhost:port/app",
+        f"host=localhost password={SECRET} nonsense",
+        f"mysql://app:{SECRET}@localhost/app",
+    ],
+)
+def test_a_dsn_that_is_none(dsn: str, start: Start) -> None:
+    error, _ = start.refused("--dsn", dsn, code=2)
+    assert "--dsn" in error
+    error, _ = start.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert "CDC_OUTBOX_DSN" in error
+
+
+def test_a_server_that_is_away_with_fail_fast(start: Start) -> None:
+    dsn = f"postgresql://app:{SECRET}@127.0.0.1:{free_port()}/app"
+    error, _ = start.refused("--fail-fast", code=1, CDC_OUTBOX_DSN=dsn)
+    assert "127.0.0.1" in error
+    error, _ = start.refused(
+        "--fail-fast", code=1, CDC_OUTBOX_DSN=f"postgresql://app:{SECRET}@no-such-host.invalid/app"
+    )
+    assert "no-such-host.invalid" in error
+
+
+# The publication and the table
+
+
+def test_no_table(start: Start) -> None:
+    start.execute("create publication outbox_pub")
+    start.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (start.slot,))
+    error, remedy = start.refused(code=78)
+    assert "table public.outbox does not exist" in error
+    assert "--table" in remedy
+
+
+def test_no_publication(ready: Start) -> None:
+    ready.execute("drop publication outbox_pub")
+    error, remedy = ready.refused(code=78)
+    assert "publication outbox_pub" in error
+    assert "create publication outbox_pub for table public.outbox" in remedy
+
+
+def test_a_publication_without_the_table(ready: Start) -> None:
+    ready.execute("alter publication outbox_pub drop table outbox")
+    error, remedy = ready.refused(code=78)
+    assert "lacks table public.outbox" in error
+    assert remedy.startswith("alter publication outbox_pub add table public.outbox;")
+
+
+class Odd(Start):
+    """An outbox of other columns, with everything around it made by hand."""
+
+    def make(self, columns: LiteralString, *, options: LiteralString = "") -> Odd:
+        self.execute(SQL("create table outbox ({})").format(SQL(columns)).as_string())
+        self.execute(
+            SQL("create publication outbox_pub for table outbox with (publish = 'insert'{})")
+            .format(SQL(options))
+            .as_string()
+        )
+        self.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (self.slot,))
+        return self
+
+
+@pytest.fixture
+def odd(database: Database, slot: str) -> Odd:
+    return Odd(database, slot)
+
+
+def test_a_table_without_a_key_and_what_could_be_one(odd: Odd) -> None:
+    odd.make("id bigserial primary key, topic text not null, payload jsonb, sent_at timestamptz")
+    error, remedy = odd.refused(code=78)
+    assert "public.outbox has no aggregate id column" in error
+    assert "members" not in error
+    assert "--key" in remedy
+    odd.execute(
+        "insert into outbox (topic, payload) values"
+        """ ('orders', '{"total": 3, "order_id": 7, "lines": [], "a/b~id": "x"}'),"""
+        """ ('orders', '{"order_id": "8"}'), ('orders', 'null'), ('orders', null)"""
+    )
+    error, remedy = odd.refused(code=78)
+    assert error.endswith("its payloads have the members order_id, total, a/b~id")
+    assert "--key payload:/order_id" in remedy
+    error, _ = odd.refused("--key", "payload:/order_id", "--fail-fast", code=1)
+    assert "Kafka" in error
+
+
+def test_a_table_without_a_key_that_the_role_may_not_read(odd: Odd, role: str) -> None:
+    odd.make("id bigserial primary key, topic text not null, payload jsonb")
+    odd.execute("""insert into outbox (topic, payload) values ('orders', '{"order_id": 7}')""")
+    odd.database.server.execute(SQL("alter role {} replication").format(Identifier(role)))
+    dsn = odd.database.server.dsn(odd.database.name, user=role)
+    error, remedy = odd.refused(code=78, CDC_OUTBOX_DSN=dsn)
+    assert error.endswith("so its events have no key")
+    assert "--key" in remedy
+
+
+def test_a_column_that_is_not_there(ready: Start) -> None:
+    error, remedy = ready.refused("--column", "payload=body", code=78)
+    assert "'body'" in error
+    assert "payload" in remedy
+
+
+@pytest.mark.parametrize("kind", ["stored", "virtual"])
+def test_a_needed_column_that_is_generated(kind: LiteralString, odd: Odd) -> None:
+    columns: LiteralString = (
+        "id bigserial primary key, aggregate_type text, order_id bigint, payload jsonb,"
+        " aggregate_id text generated always as (order_id::text) "
+    )
+    odd.make(columns + kind)
+    error, remedy = odd.refused(code=78)
+    assert "column aggregate_id of public.outbox" in error
+    assert "generated" in error
+    assert "publish_generated_columns = stored" in remedy
+    error, _ = odd.refused("--key", "order_id", "--fail-fast", code=1)
+    assert "Kafka" in error
+
+
+def test_a_generated_column_that_the_publication_sends(odd: Odd) -> None:
+    odd.make(
+        "id bigserial primary key, aggregate_type text, order_id bigint, payload jsonb,"
+        " aggregate_id text generated always as (order_id::text) stored",
+        options=", publish_generated_columns = stored",
+    )
+    error, _ = odd.refused("--fail-fast", code=1)
+    assert "Kafka" in error
+
+
+# Kafka
+
+
+def test_a_broker_that_is_away_with_fail_fast(ready: Start) -> None:
+    error, remedy = ready.refused("--fail-fast", code=1)
+    assert ready.bootstrap in error
+    assert "kafka.bootstrap_servers" in remedy
+
+
+def test_a_fixed_topic_that_is_missing(ready: Start, kafka: Kafka, slot: str) -> None:
+    ready.bootstrap = kafka.bootstrap
+    topic = f"fixed-{slot}"
+    error, remedy = ready.refused("--topic", topic, code=78)
+    assert f"no topic {topic}" in error
+    assert "--create-topics" in remedy
+    assert topic not in kafka.topics()
+    done = run_command(
+        "start", "--no-http", "--until-caught-up", "--topic", topic, "--create-topics",
+        env=ready.environment({}),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert topic in kafka.topics()
+
+
+def test_an_event_that_can_never_be_sent(ready: Start, kafka: Kafka, slot: str) -> None:
+    ready.bootstrap = kafka.bootstrap
+    topic = f"poisoned-{slot}"
+    kafka.create_topic(topic)
+    ready.execute("alter table outbox alter aggregate_id drop not null")
+    ready.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type) values ('order', '1', 'good')"
+    )
+    ((event_id,),) = ready.execute(
+        "insert into outbox (aggregate_type, event_type) values ('order', 'bad') returning id::text"
+    )
+    error, remedy = ready.refused("--topic", topic, code=70)
+    assert event_id in error
+    assert "NULL" in error
+    assert "--key" in remedy
+    assert [record.header("type") for record in read_all(kafka.bootstrap, topic)] == ["good"]
+
+
+# Settings
+
+
+def test_an_unknown_key_in_the_file(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "cdc-outbox.toml").write_text('[kafka]\nbootstrap_server = "localhost:9092"\n')
+    error, remedy = start.refused(code=78, cwd=tmp_path)
+    assert "kafka.bootstrap_server" in error
+    assert "kafka.bootstrap_servers" in error + remedy
+
+
+def test_a_malformed_value_in_the_file(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "cdc-outbox.toml").write_text('[limits]\ndrain = "soon"\n')
+    error, _ = start.refused(code=78, cwd=tmp_path)
+    assert "limits.drain" in error
+    assert "soon" in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--slot", "Not A Slot"], "--slot"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--table", "a.b.c"], "--table"),
+    ],
+)
+def test_a_malformed_flag(flags: list[str], word: str, start: Start) -> None:
+    error, _ = start.refused(*flags, code=2)
+    assert word in error
+
+
+# HTTP
+
+
+def test_a_port_that_is_taken_where_a_person_asked_for_it(ready: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        error, remedy = ready.refused(http=address, code=78)
+    assert address in error
+    assert "taken" in error
+    assert "--http" in remedy
+    error, _ = ready.refused(http="nowhere", code=2)
+    assert "--http" in error
+
+
+def test_the_default_port_that_is_taken_is_only_a_warning(ready: Start) -> None:
+    """A standby beside the active relay is usual, and needs no flag."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # then another has it, which does as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 9464)))
+        done = run_command("start", "--fail-fast", "--log-format", "json", env=ready.environment({}))
+    assert done.returncode == 1, done.stderr
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    (warning,) = [record for record in records if record["event"] == "http is off"]
+    assert warning["level"] == "warning"
+    assert "127.0.0.1:9464" in warning["error"]
+    assert "--http" in warning["next"]
+    assert "Kafka" in records[-1]["error"]
+
+
+# Servers that are away, without --fail-fast
+
+
+class Deaf:
+    """Takes connections, closes them, and counts them."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                connection.close()
+                self.connections += 1
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def deaf() -> Iterator[Deaf]:
+    server = Deaf()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("which", ["postgres", "kafka"])
+def test_an_outage_is_said_in_two_lines_once(
+    which: str, ready: Start, deaf: Deaf, make_relay: Callable[..., RelayProcess]
+) -> None:
+    away = f"127.0.0.1:{deaf.port}"
+    relay = make_relay(
+        f"postgresql://app:{SECRET}@{away}/app" if which == "postgres" else ready.database.dsn,
+        away if which == "kafka" else ready.bootstrap,
+        slot=ready.slot,
+        flags=["--log-format", "text"],
+    )
+    eventually(lambda: deaf.connections > 8, 60, lambda: f"a few tries\n{relay.text()}")
+    code, _ = relay.terminate()
+    assert code == 0
+    errors = [line for line in relay.stray if line.startswith("error: ")]
+    remedies = [line for line in relay.stray if line.startswith("next: ")]
+    assert len(errors) == len(remedies) == 1, relay.text()
+    assert away in errors[0]
+    text = "\n".join(relay.stray)
+    assert SECRET not in text
+    assert PASSWORD not in text
+    assert "Traceback" not in text
+
+
+def test_one_off_commands_do_not_wait(start: Start) -> None:
+    dsn = f"postgresql://app:{SECRET}@127.0.0.1:{free_port()}/app"
+    for command in (["init"], ["peek"], ["peek", "--follow"], ["drop", "--yes"]):
+        done = run_command(*command, env=start.environment({"CDC_OUTBOX_DSN": dsn}))
+        assert done.returncode == 1, done.stderr
+        *_, error, remedy = done.stderr.splitlines()
+        assert error.startswith("error: ")
+        assert remedy.startswith("next: ")
+        assert SECRET not in done.stderr
