@@ -20,6 +20,16 @@ HOLD_CONFIRMATION: Final = f"{_PREFIX}HOLD_CONFIRMATION"
 """Names a file. While it exists, nothing is confirmed to PostgreSQL, however long Kafka has confirmed it."""
 
 
+BLOCKED_FOR: Final = f"{_PREFIX}BLOCKED_FOR"
+"""Seconds between tries of an event that blocks its slot, instead of a minute."""
+
+
+def blocked_for() -> float | None:
+    """How long a blocked event rests, where that isn't left to the relay."""
+    seconds = os.environ.get(BLOCKED_FOR)
+    return float(seconds) if seconds else None
+
+
 def confirmation_held() -> bool:
     """Whether the crash window, between Kafka's confirmation and ours, is held open."""
     file = os.environ.get(HOLD_CONFIRMATION) or None

@@ -3,7 +3,7 @@
 1. The reader takes frames to the publisher's batches, as long as there is room.
 2. The pulse sends status updates by its own clock, whatever the others wait for.
 3. The settlement looks at the guard, writes the witness and only then confirms.
-4. The publisher delivers, and fails as a whole.
+4. The publisher delivers, and fails as a whole. Whether it delivers at all is minded, for the state.
 
 The first to fail ends the session. What was published by then is waited for, as long as the cause allows it, and
 confirmed if the guard still answers; so that an end costs no more duplicates than it must.
@@ -12,10 +12,11 @@ confirmed if the guard still answers; so that an end costs no more duplicates th
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox import log, pulse
+from cdc_outbox import faults, log, pulse
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
     CdcOutboxError,
@@ -29,7 +30,7 @@ from cdc_outbox.errors import (
     PostgresUnavailable,
     SynchronousStandby,
 )
-from cdc_outbox.publisher import TopicUnknown
+from cdc_outbox.publisher import StartOver, TopicMissing, TopicUnknown, Unpublishable
 from cdc_outbox.rate import RateLimit
 from cdc_outbox.state import State
 
@@ -50,6 +51,18 @@ PAUSE: Final = 0.0005
 LAST_MOMENT: Final = 1.0
 """Seconds that what is in flight gets when a server or the stream is gone."""
 
+MIND: Final = 0.25
+"""Seconds between looks at the bus."""
+
+SILENT: Final = 5.0
+"""Seconds without a confirmation that is owed to us until the state says so."""
+
+STEADY: Final = 2.0
+"""Seconds of a session in which nothing failed, though nothing was sent either, until it counts as well."""
+
+REMIND: Final = 60.0
+"""Seconds until a lasting trouble is worth another line."""
+
 BLOCKED_FOR: Final = 60.0
 """Seconds between tries of a poison event under the policy `block`."""
 
@@ -67,40 +80,49 @@ class Flow:
     settlement: Settlement
     suspect: tuple[int, int] | None = None
     """Place of the row that was poison before: it is tried alone, and nothing after it is sent meanwhile."""
+    awaits_topic: bool = False
+    """Whether the reader waits for a topic."""
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """Stream until a stop is asked for, or everything is caught up. Raises what ended it otherwise."""
         reading = asyncio.create_task(self._read(), name="reader")
         beating = asyncio.create_task(self._beat(), name="pulse")
         settling = asyncio.create_task(self.settlement.run(caught_up), name="settlement")
+        minding = asyncio.create_task(self._mind(), name="bus")
         asked = [asyncio.create_task(end.wait()) for end in (stop, caught_up)]
         try:
-            error = await _first_of(reading, beating, settling, self.publisher.failed, *asked)
-            if isinstance(error, PoisonEvent) and self.publisher.failed.done():
-                error = self._suspected(error)
+            cause = await _first_of(reading, beating, settling, minding, self.publisher.failed, *asked)
             await _cancelled(reading)
-            if error is None:
+            await _cancelled(minding)
+            if cause is None:
                 await self._drain(beating, settling)
                 return
-            await self._wind_up(error, beating, settling)
-            if isinstance(error, PoisonEvent) and self.settings.delivery.on_poison == "block":
+            error = self._judged(cause)
+            blocks = isinstance(error, PoisonEvent) and self.settings.delivery.on_poison == "block"
+            unsettled = await self._wind_up(error, beating, settling, stays=blocks)
+            if unsettled not in (None, cause) and isinstance(error, PoisonEvent | MappingError):
+                raise self._judged(
+                    unsettled
+                )  # what came before isn't all published: the row is met again when it is
+            if blocks and isinstance(error, PoisonEvent):
                 await self._stay_blocked(error, beating, settling, asked[0])
             raise error
         finally:
-            for task in (reading, beating, settling, *asked):
+            for task in (reading, beating, settling, minding, *asked):
                 await _cancelled(task)
 
-    def _suspected(self, error: PoisonEvent) -> CdcOutboxError:
-        """A record that the broker refused alone: poison, if everything before it was settled and nothing sent after.
+    def _judged(self, error: CdcOutboxError) -> CdcOutboxError:
+        """What a record that the broker refused alone means: it is poison, if it was tried as the suspect.
 
-        That is so when it was tried as the suspect. Else it will be, in a new session.
+        Then everything before it was settled, and nothing after it sent. Else it will be, in a new session.
         """
-        place = (error.lsn, error.seq)
-        if self.suspect == place:
-            error.event_id = self.intake.last_id
+        failed = self.publisher.failed
+        if not (isinstance(error, Unpublishable) and failed.done() and failed.result() is error):
             return error
-        self.suspect = place
-        return Held(str(error), next="nothing to do: the event is tried again alone")
+        if self.suspect == (error.lsn, error.seq):
+            return error.named(self.intake.last)
+        self.suspect = error.lsn, error.seq
+        return StartOver(f"{error}; it is tried again alone")
 
     async def _read(self) -> None:
         limit = RateLimit(self.settings.limits.max_events_per_second)
@@ -139,29 +161,63 @@ class Flow:
             await publisher.settled()
             if self.intake.place > self.suspect:
                 self.suspect = None
+                if self.status.state is State.BLOCKED:
+                    self.status.change(State.STREAMING)
         return more
 
     async def _prepare(self, topic: str) -> None:
         """Wait, in state `held`, until the bus can take rows for the topic."""
         backoff = Backoff(self.settings.retry)
-        held = False
         while True:
             try:
                 await self.publisher.prepare(topic)
-            except (Held, KafkaUnavailable) as error:
-                if isinstance(error, Held) and self.settings.kafka.unknown_topic == "poison":
+            except TopicMissing as error:
+                if self.settings.kafka.unknown_topic == "poison":
                     raise self.intake.poison(error, reason="unknown_topic") from error
-                if not held:
-                    held = True
-                    self.status.trouble(error)
-                    _log.warning("held", error=str(error), next=error.next, topic=topic)
-                self.status.change(State.HELD, str(error))
-                self.stream.alive()
-                await asyncio.sleep(backoff.seconds())
+                self._hold(error)
+            except (Held, KafkaUnavailable) as error:
+                self._hold(error)
             else:
                 break
-        if held:
-            self.status.change(State.STREAMING)
+            self.awaits_topic = True
+            self.stream.alive()
+            await asyncio.sleep(backoff.seconds())
+        self.awaits_topic = False
+
+    def _hold(self, error: CdcOutboxError) -> None:
+        """Enter state `held` and say why, once for each cause."""
+        if self.status.state is not State.HELD or self.status.reason != str(error):
+            self.status.trouble(error)
+            _log.warning("held", error=str(error), next=error.next, slot=self.status.slot)
+        self.status.change(State.HELD, str(error))
+
+    async def _mind(self) -> None:
+        """Show in the state whether the bus takes what we send.
+
+        State `held`, also that of the session before, is left on evidence only: a confirmation, or a while in which
+        none was owed to us.
+        """
+        began = said = time.monotonic()
+        while True:
+            await asyncio.sleep(MIND)
+            now, state, silent = time.monotonic(), self.status.state, self.publisher.silent_for
+            if self.awaits_topic or state not in (State.STREAMING, State.HELD):
+                continue
+            if silent > SILENT and state is State.STREAMING:
+                said = now
+                self._hold(
+                    KafkaUnavailable(
+                        f"Kafka has confirmed nothing for {SILENT:g} s",
+                        next="check that the brokers run; the relay goes on by itself when they do",
+                    )
+                )
+            elif silent > SILENT and now - said >= REMIND:
+                said = now
+                _log.warning("still held", error=self.status.reason, slot=self.status.slot)
+            elif silent > SILENT or state is State.STREAMING:
+                continue
+            elif self.publisher.published or (not silent and now - began > STEADY):
+                self.status.change(State.STREAMING)
 
     async def _beat(self) -> None:
         await pulse.beat(self.stream, self.intake, sender_timeout=self.stream.sender_timeout)
@@ -184,7 +240,7 @@ class Flow:
             await _cancelled(draining)
         await self._settle_last(settling)
         if error is not None:
-            raise error
+            raise self._judged(error)
 
     async def _read_to_commit(self) -> None:
         while self.ledger.in_transaction:
@@ -195,9 +251,13 @@ class Flow:
         await self.publisher.settled()
 
     async def _wind_up(
-        self, error: CdcOutboxError, beating: asyncio.Task[None], settling: asyncio.Task[None]
-    ) -> None:
-        """After a failure: let what is in flight settle, and confirm it where the guard can still be asked."""
+        self, error: CdcOutboxError, beating: asyncio.Task[None], settling: asyncio.Task[None], *, stays: bool
+    ) -> CdcOutboxError | None:
+        """After a failure: let what is in flight settle, and confirm it where the guard can still be asked.
+
+        Returns why not all of it was settled. `stays`: the session isn't over yet, and the guard goes on.
+        """
+        unsettled: CdcOutboxError | None = None
         if isinstance(error, PostgresShutdown | PostgresGone | SynchronousStandby):
             # The server, or each of its commits, waits for this stream; what the witness covers was confirmed before.
             await _cancelled(beating)
@@ -207,24 +267,38 @@ class Flow:
         try:
             async with asyncio.timeout(patience):
                 await self.publisher.settled()
-        except (TimeoutError, CdcOutboxError):
-            pass  # its outcome is unknown: it is sent again, from the last confirmed LSN
+        except TimeoutError:
+            unsettled = KafkaUnavailable(
+                f"Kafka didn't confirm within {patience:g} s what comes before a row that can't be published",
+                next="check that the brokers run; the relay goes on by itself when they do",
+            )
+        except CdcOutboxError as failure:
+            unsettled = failure  # the outcome is unknown: it is sent again, from the last confirmed LSN
         if not isinstance(error, PostgresUnavailable):
-            await self._settle_last(settling)
+            await self._settle_last(settling, stays=stays and unsettled in (None, error))
+        return unsettled
 
-    async def _settle_last(self, settling: asyncio.Task[None]) -> None:
+    async def _settle_last(self, settling: asyncio.Task[None], *, stays: bool = False) -> None:
         if settling.done():
             return  # it is the guard, the witness or the control connection that failed: nothing may be confirmed
-        await _cancelled(settling)
+        if not stays:
+            await _cancelled(settling)
         await self.settlement.finish()
 
     async def _stay_blocked(self, error: PoisonEvent, *watched: asyncio.Task[Any]) -> None:
-        """Keep slot and connection, confirm nothing more, and try again after a minute."""
+        """Keep slot, connection and guard, confirm nothing more, and return after a minute to try the event again."""
         self.suspect = (error.lsn, error.seq)
+        if self.status.state is not State.BLOCKED or self.status.reason != str(error):
+            self.status.trouble(error)
+            _log.error("blocked", error=str(error), next=error.next, slot=self.status.slot)
         self.status.change(State.BLOCKED, str(error))
-        self.status.trouble(error)
-        _log.error("blocked", error=str(error), next=error.next, slot=self.status.slot)
-        await asyncio.wait(watched, timeout=BLOCKED_FOR, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            async with asyncio.timeout(faults.blocked_for() or BLOCKED_FOR):
+                ended = await _first_of(*watched)
+        except TimeoutError:
+            return
+        if ended is not None:
+            raise ended
 
 
 async def _first_of(*ends: asyncio.Future[Any]) -> CdcOutboxError | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import PoisonEvent
-from cdc_outbox.event import TableName, event_id
+from cdc_outbox.event import TableName
 from cdc_outbox.postgres import pgoutput
 from cdc_outbox.postgres.protocol import EPOCH_US, KEEPALIVE, XLOG, XLOG_HEADER, decode_keepalive, malformed
-from cdc_outbox.publisher import TopicUnknown, unpublishable
+from cdc_outbox.publisher import TopicUnknown, Unpublishable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,16 +163,16 @@ class Intake:
             if begin:
                 self._lag_us = _sent_at(begin, 17)[0] + EPOCH_US - commit_us
 
-    def named(self, error: PoisonEvent) -> PoisonEvent:
-        """The bus's refusal of the row that was taken last, with that row's name."""
-        encoded = None if isinstance(self._last, str) else self._last
-        return unpublishable(
-            encoded, error.lsn, error.seq, error.args[1], next=error.next, reason=error.reason
-        )
+    @property
+    def last(self) -> Encoded | None:
+        """The row that was taken last, unless it was left out."""
+        return None if isinstance(self._last, str) else self._last
 
     def poison(self, error: CdcOutboxError, *, reason: str) -> PoisonEvent:
         """The row that waits to be published again, as a poison event, for a cause that lies outside of it."""
-        return unpublishable(self._retry, self._lsn, self._place, str(error), next=error.next, reason=reason)
+        return Unpublishable(
+            str(error), self._retry, next=error.next, reason=reason, lsn=self._lsn, seq=self._place
+        )
 
     def _keepalive(self, data: bytes) -> None:
         keepalive = decode_keepalive(data)

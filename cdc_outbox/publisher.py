@@ -7,15 +7,17 @@ Whatever fails resolves `failed`; the relay then throws the publisher away with 
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from cdc_outbox.errors import Held
+from cdc_outbox.errors import CdcOutboxError, Held, PoisonEvent, SetupError
+from cdc_outbox.event import event_id
+from cdc_outbox.lsn import LSN
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.acknowledge import Ledger, Mark
     from cdc_outbox.event import Encoded
 
 
@@ -31,6 +33,52 @@ class TopicMissing(Held):
     """The bus doesn't have the topic, and it isn't ours to make it."""
 
 
+class BusRefused(SetupError):
+    """The bus doesn't accept who we are, or how we speak to it."""
+
+
+class StartOver(CdcOutboxError):
+    """Nothing is wrong that a person should mend: the session begins anew, knowing more than before."""
+
+    retriable = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, next="nothing to do: the relay goes on by itself")
+
+
+class Unpublishable(PoisonEvent):
+    """A row that the bus can't take. `why` says it without the event's name, for who learns the name later."""
+
+    def __init__(
+        self,
+        why: str,
+        encoded: Encoded | None = None,
+        *,
+        next: str,  # noqa: A002 - the contract's word for the remedy
+        reason: str,
+        lsn: int,
+        seq: int,
+    ) -> None:
+        identity = event_id(encoded) if encoded is not None else None
+        shown = "without an id" if identity is None else identity[:200]
+        super().__init__(
+            f"event {shown if shown.isprintable() else ascii(shown)} at {LSN(lsn)}, row {seq}, can't be published: "
+            f"{why}",
+            next=next,
+            reason=reason,
+            lsn=lsn,
+            seq=seq,
+            event_id=identity,
+        )
+        self.why = why
+
+    def named(self, encoded: Encoded | None) -> Unpublishable:
+        """The same with the name of the event."""
+        return Unpublishable(
+            self.why, encoded, next=self.next, reason=self.reason, lsn=self.lsn, seq=self.seq
+        )
+
+
 class Publisher(Protocol):
     """A bus, for the time of one session."""
 
@@ -39,6 +87,12 @@ class Publisher(Protocol):
 
     inflight_bytes: int
     inflight_events: int
+    published: dict[str, int]
+    """Confirmed events by topic, in this session."""
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the bus last confirmed something, while it owes us a confirmation; else 0."""
 
     async def prepare(self, topic: str) -> None:
         """Wait until the bus can take rows for a topic.
@@ -78,7 +132,7 @@ class Deliveries:
     places: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     limits: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Records a batch that a partition takes, learnt from batches that it refused."""
+    """Bytes of a batch that a partition takes, learnt from batches that it refused."""
 
     def settle(self, topic: str, partition: int, place: tuple[int, int]) -> None:
         """Everything for this partition up to `place`, a pair of final LSN and place within, has arrived."""
@@ -101,3 +155,79 @@ class Deliveries:
         """The stream may differ from now on."""
         self.places.clear()
         self.counts.clear()
+
+
+class MemoryPublisher:
+    """A bus in memory: what it takes it keeps in `messages`, in the order in which it was confirmed.
+
+    `flush` confirms all that was published; with `patient` only `confirm` does. `topics` are those that there are,
+    None for any.
+    """
+
+    def __init__(self, ledger: Ledger, *, topics: set[str] | None = None, patient: bool = False) -> None:
+        self._ledger = ledger
+        self._patient = patient
+        self._waiting: deque[tuple[Mark, Encoded]] = deque()
+        self._progress = asyncio.Event()
+        self.topics = topics
+        self.messages: list[Encoded] = []
+        self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
+        self.inflight_bytes = 0
+        self.inflight_events = 0
+        self.published: dict[str, int] = {}
+
+    @property
+    def silent_for(self) -> float:
+        """It never is."""
+        return 0.0
+
+    async def prepare(self, topic: str) -> None:
+        """Raises TopicMissing for a topic that isn't one of `topics`."""
+        if self.topics is not None and topic not in self.topics:
+            raise TopicMissing(f"there is no topic {topic}", next="add it to topics")
+
+    def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
+        """Take one row. Raises TopicUnknown for a topic that isn't one of `topics`."""
+        if self.topics is not None and encoded[0] not in self.topics:
+            raise TopicUnknown(encoded[0])
+        self._waiting.append((self._ledger.open(), encoded))
+        self.inflight_events += 1
+        self.inflight_bytes += len(encoded[3] or b"")
+
+    def flush(self) -> None:
+        """Confirm everything, unless patient."""
+        if not self._patient:
+            self.confirm(len(self._waiting))
+
+    def confirm(self, count: int = 1) -> None:
+        """Confirm the next `count` rows, or what there is."""
+        for _ in range(min(count, len(self._waiting))):
+            mark, encoded = self._waiting.popleft()
+            self.messages.append(encoded)
+            self.published[encoded[0]] = self.published.get(encoded[0], 0) + 1
+            self.inflight_events -= 1
+            self.inflight_bytes -= len(encoded[3] or b"")
+            self._ledger.settle(mark)
+        self._progress.set()
+
+    async def room(self) -> None:
+        """Wait until something was confirmed, or everything failed."""
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def settled(self) -> None:
+        """Wait until everything is confirmed. Raises the error that makes it impossible."""
+        while self._waiting:
+            if self.failed.done():
+                raise self.failed.result()
+            await self.room()
+
+    def fail(self, error: CdcOutboxError) -> None:
+        """As if a delivery had failed for good."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+        self._progress.set()
+
+    async def stop(self, *, within: float) -> None:
+        """End; what waits is forgotten."""
+        self._waiting.clear()

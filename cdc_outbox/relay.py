@@ -34,7 +34,7 @@ from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.publisher import Deliveries, TopicMissing
+from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import State, Status
 from cdc_outbox.table.mapping import Mapping
@@ -82,6 +82,7 @@ class Relay:
         self._flowing = False
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
+        self._said_start = -SAY_AGAIN
         self.status = Status(settings.postgres.slot)
 
     def stop(self) -> None:
@@ -100,6 +101,8 @@ class Relay:
             began = time.monotonic()
             try:
                 await self._until_stopped(self._session())
+            except StartOver as reason:
+                _log.info("starting over", reason=str(reason), slot=self.status.slot)
             except CdcOutboxError as error:
                 if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
@@ -191,7 +194,13 @@ class Relay:
             self._target = await admission.end_of_wal()
 
     def _say_start(self, admission: Admission) -> None:
-        self.status.change(State.STREAMING)
+        """Log what was detected; after trouble with the bus or a row the state is the flow's to better."""
+        troubled = self.status.state in (State.HELD, State.BLOCKED)
+        if not troubled:
+            self.status.change(State.STREAMING)
+        elif time.monotonic() - self._said_start < SAY_AGAIN:
+            return
+        self._said_start = time.monotonic()
         _log.info(
             "streaming",
             server=str(admission.server),
@@ -204,13 +213,18 @@ class Relay:
         )
 
     def _may_go_on(self, error: CdcOutboxError) -> bool:
-        """Whether to begin again. What is wrong with the publication ends us at the start, and holds us later."""
+        """Whether to begin again.
+
+        What is wrong with the publication, or what the bus has against us, ends us at the start and holds us later.
+        """
         if isinstance(error, PublicationUnseen):
             # Decoding stops there for ever, even when the publication is there again.
             if str(error) == self._unseen:
                 return False
             self._unseen = str(error)
-        changed = isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted
+        changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted) or (
+            isinstance(error, BusRefused) and self._stream_of is not None
+        )
         if changed or isinstance(error, Held):
             self.status.change(State.HELD, str(error))
             return True

@@ -6,23 +6,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from contextlib import suppress
+from functools import reduce
 from importlib import import_module
+from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    IncompatibleBrokerVersion,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
 
-from cdc_outbox.errors import ConfigError, KafkaUnavailable, SetupError
+from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable
+from cdc_outbox.publisher import BusRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -35,6 +43,15 @@ BATCH_BYTES: Final = 256 * 1024
 START_LIMIT: Final = 10.0
 """Seconds for reaching a broker and getting a producer id."""
 
+PROBE_LIMIT: Final = 3.0
+"""Seconds for asking one server why it can't be used."""
+
+CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""Kafka's numbers of compression types. https://kafka.apache.org/documentation/#recordbatch"""
+
+_CLIENT_ONLY: Final = frozenset(
+    {"bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms", "connections_max_idle_ms"}
+)
 _DEFAULT_MAX_REQUEST: Final = 1_048_576
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _METADATA_AGE_MS: Final = 60_000
@@ -43,6 +60,16 @@ _METADATA_AGE_MS: Final = 60_000
 def max_request_size(settings: KafkaSettings) -> int:
     """Bytes of the largest record that may be sent; Kafka's default where nothing is set."""
     return int(settings.client.get("max.request.size", _DEFAULT_MAX_REQUEST))
+
+
+def codec(settings: KafkaSettings) -> int:
+    """The number of the compression type."""
+    return CODECS[settings.client.get("compression.type", "none").lower()]
+
+
+def batch_size(settings: KafkaSettings) -> int:
+    """Bytes of the largest batch of several records."""
+    return min(int(settings.client.get("batch.size", BATCH_BYTES)), max_request_size(settings))
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -69,8 +96,16 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         if mechanism == "OAUTHBEARER":
             options["sasl_oauth_token_provider"] = _token_provider(client)
         else:
-            options["sasl_plain_username"] = client.get("sasl.username")
-            options["sasl_plain_password"] = client.get("sasl.password")
+            for name, option in (
+                ("sasl.username", "sasl_plain_username"),
+                ("sasl.password", "sasl_plain_password"),
+            ):
+                if not client.get(name):
+                    raise ConfigError(
+                        f"security.protocol is {protocol}, and {name} is missing",
+                        next=f"set {name} under [kafka.client]",
+                    )
+                options[option] = client[name]
     return options
 
 
@@ -83,7 +118,7 @@ def producer(settings: KafkaSettings) -> AIOKafkaProducer:
             acks="all",
             enable_idempotence=True,
             compression_type=None if compression == "none" else compression,
-            max_batch_size=int(settings.client.get("batch.size", BATCH_BYTES)),
+            max_batch_size=batch_size(settings),
             max_request_size=max_request_size(settings),
             linger_ms=0,
         )
@@ -99,33 +134,81 @@ def producer(settings: KafkaSettings) -> AIOKafkaProducer:
 
 
 async def start(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
-    """Connect. Raises KafkaUnavailable, or SetupError where the broker refuses who we are."""
-    servers = settings.bootstrap_servers
-    # aiokafka logs what went wrong with each server and raises one error for all; so the reason is asked for first.
+    """Connect. Raises KafkaUnavailable, or BusRefused where the cluster doesn't take us as we are."""
     try:
         async with asyncio.timeout(START_LIMIT):
             await client.start()
-    except (
-        AuthenticationFailedError,
-        AuthenticationMethodNotSupported,
-        SaslAuthenticationFailed,
-        UnsupportedSaslMechanismError,
-        ClusterAuthorizationFailedError,
-    ) as error:
-        raise SetupError(
-            f"Kafka at {servers} refuses us: {error}",
-            next="check security.protocol and sasl.* under [kafka.client]",
-        ) from error
-    except TimeoutError as error:
-        raise KafkaUnavailable(
-            f"Kafka at {servers} didn't answer within {START_LIMIT:.0f} s",
-            next="check kafka.bootstrap_servers and that the brokers run",
-        ) from error
-    except (KafkaError, OSError) as error:
-        raise KafkaUnavailable(
-            f"no Kafka broker at {servers} can be reached",
-            next="check kafka.bootstrap_servers and that the brokers run",
-        ) from error
+    except (ClusterAuthorizationFailedError, IncompatibleBrokerVersion) as error:
+        raise _refused(settings.bootstrap_servers, error) from error
+    except (TimeoutError, KafkaError, OSError) as error:
+        raise await _why(settings) from error
+
+
+async def _why(settings: KafkaSettings) -> CdcOutboxError:
+    """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
+    options = {
+        name: value for name, value in connection_options(settings).items() if name not in _CLIENT_ONLY
+    }
+    reasons: list[str] = []
+    for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"]):
+        server = f"{host}:{port}"
+        try:
+            async with asyncio.timeout(PROBE_LIMIT):
+                (await create_conn(host, port, **options)).close()
+            reasons.append(f"{server} answers now")
+        except TimeoutError:
+            reasons.append(f"{server} doesn't answer")
+        except (KafkaError, OSError) as error:
+            if is_refusal(error):
+                return _refused(server, error)
+            reasons.append(f"{server}: {_in_short(error)}")
+    return KafkaUnavailable(
+        f"no Kafka broker can be used: {', '.join(reasons)}",
+        next="check kafka.bootstrap_servers, security.protocol, and that the brokers run",
+    )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a connection failed for what we are or say, so that trying again won't help."""
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    return isinstance(
+        error,
+        AuthenticationFailedError
+        | AuthenticationMethodNotSupported
+        | IllegalSaslStateError
+        | SaslAuthenticationFailed
+        | UnsupportedSaslMechanismError,
+    )
+
+
+def _refused(server: str, error: Exception) -> BusRefused:
+    remedy = "check security.protocol and sasl.* under [kafka.client]"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = f"the certificate of Kafka at {server} is not trusted: {error.verify_message}"
+        remedy = "set ssl.ca.location under [kafka.client] to the authority that signed it"
+    elif isinstance(error, ssl.SSLError):
+        what = f"TLS with Kafka at {server} fails: {error.reason or error}"
+        remedy = "check security.protocol and ssl.* under [kafka.client]"
+    elif isinstance(error, ClusterAuthorizationFailedError):
+        what = f"Kafka at {server} doesn't allow us an idempotent producer"
+        remedy = (
+            "grant it: kafka-acls --add --allow-principal User:NAME --operation IdempotentWrite --cluster"
+        )
+    elif isinstance(error, IncompatibleBrokerVersion):
+        what = f"Kafka at {server} is too old: {_in_short(error)}"
+        remedy = "use brokers of version 0.11 or later"
+    else:
+        what = f"Kafka at {server} refuses us: {_in_short(error)}"
+    return BusRefused(what, next=remedy)
+
+
+def _in_short(error: Exception) -> str:
+    """An error's own words, without Python's around them."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    text = str(error.args[0]) if error.args and error.args[0] else ""
+    return text or type(error).__name__
 
 
 async def bootstrap_again(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
@@ -153,17 +236,27 @@ async def _bounded(action: Callable[[], Awaitable[object]], seconds: float) -> N
 
 
 def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
+    for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+        path = client.get(name)
+        try:
+            if path is not None:
+                Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"{name} is {path}, which can't be read: {error.strerror}",
+                next=f"correct {name} under [kafka.client]",
+            ) from error
     try:
         context = ssl.create_default_context(cafile=client.get("ssl.ca.location"))
         if client.get("ssl.endpoint.identification.algorithm", "https").lower() in ("", "none"):
             context.check_hostname = False
         if certificate := client.get("ssl.certificate.location"):
-            context.load_cert_chain(
-                certificate, client.get("ssl.key.location"), client.get("ssl.key.password")
-            )
-    except OSError as error:
+            # Without a password OpenSSL would ask for one on the terminal.
+            password = client.get("ssl.key.password", "")
+            context.load_cert_chain(certificate, client.get("ssl.key.location"), password)
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the TLS files of [kafka.client] can't be loaded: {error}",
+            f"the TLS files of [kafka.client] can't be used: {getattr(error, 'reason', None) or error}",
             next="check ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password",
         ) from error
     return context
@@ -171,22 +264,43 @@ def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
 
 def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
     """The hook `sasl.oauthbearer.token.provider`: `module:callable`, called for each token, plain or async."""
-    path = client.get("sasl.oauthbearer.token.provider", "")
+    path = client.get("sasl.oauthbearer.token.provider")
+    if path is None:
+        raise ConfigError(
+            "sasl.mechanism is OAUTHBEARER, and nothing gives a token",
+            next="set sasl.oauthbearer.token.provider to a callable that returns one, as module:callable",
+        )
     module, _, name = path.partition(":")
     try:
-        function = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        function = reduce(getattr, name.split("."), import_module(module))
+    except Exception as error:
         raise ConfigError(
             f"sasl.oauthbearer.token.provider is {path!r}, which can't be imported: {error}",
             next="name a callable that returns a token, as module:callable",
         ) from error
-    return _Hook(function)
+    if not callable(function):
+        raise ConfigError(
+            f"sasl.oauthbearer.token.provider is {path!r}, which can't be called",
+            next="name a callable that returns a token, as module:callable",
+        )
+    return TokenHook(function)
 
 
-class _Hook(AbstractTokenProvider):
+class TokenHook(AbstractTokenProvider):
+    """A user's callable as a source of tokens. A plain one runs in a thread, since it may wait for a server."""
+
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
 
     async def token(self) -> str:
-        token = self._function()
-        return str(await token if asyncio.iscoroutine(token) else token)
+        """A fresh token. Raises KafkaError, whatever the callable raises, for that is what the client expects."""
+        try:
+            token = (
+                self._function()
+                if iscoroutinefunction(self._function)
+                else await asyncio.to_thread(self._function)
+            )
+            return str(await token if isawaitable(token) else token)
+        except Exception as error:
+            # Its words may hold a secret; its type doesn't.
+            raise KafkaError(f"the token provider failed with {type(error).__name__}") from error

@@ -11,23 +11,35 @@ from typing import Final
 from aiokafka import errors as kafka
 
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
+from cdc_outbox.publisher import TopicMissing, Unpublishable
 
-_INVALID_RECORD: Final = 87
 
-_RECORDS: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError, kafka.InvalidTimestampError)
+class InvalidRecord(kafka.BrokerResponseError):
+    """A record breaks a rule of its topic; a compacted one takes none without a key."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "This record has failed the validation on broker and hence will be rejected."
+
+
+# The client doesn't know this code, and would call it an unknown server error.
+kafka.kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
+
+_WORDS: Final[dict[type[kafka.KafkaError], str]] = {
+    kafka.MessageSizeTooLargeError: "it is larger than the topic's max.message.bytes",
+    kafka.RecordListTooLargeError: "it is larger than a segment of the topic",
+    kafka.InvalidTimestampError: "its timestamp is outside of what the topic allows",
+    InvalidRecord: "it breaks a rule of the topic (a compacted one takes nothing without a key)",
+}
 
 _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.TopicAuthorizationFailedError: (
         "the cluster doesn't allow us to write to topic {topic}",
-        "grant it: kafka-acls --add --allow-principal <ours> --operation Write --operation Describe --topic {topic}",
+        "grant it: kafka-acls --add --allow-principal User:NAME --operation Write --operation Describe --topic {topic}",
     ),
     kafka.ClusterAuthorizationFailedError: (
         "the cluster doesn't allow us an idempotent producer",
-        "grant it: kafka-acls --add --allow-principal <ours> --operation IdempotentWrite --cluster",
-    ),
-    kafka.UnknownTopicOrPartitionError: (
-        "the cluster has no topic {topic}",
-        "create the topic, or start with --create-topics",
+        "grant it: kafka-acls --add --allow-principal User:NAME --operation IdempotentWrite --cluster",
     ),
     kafka.InvalidTopicError: (
         "the cluster refuses the topic name {topic}",
@@ -50,11 +62,15 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
 
 def concerns_records(error: kafka.KafkaError) -> bool:
     """Whether a record of the batch is to blame, though the broker doesn't say which."""
-    return isinstance(error, _RECORDS) or getattr(error, "errno", None) == _INVALID_RECORD
+    return isinstance(error, tuple(_WORDS))
 
 
 def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
     """The error of a delivery that failed for another reason than its records."""
+    if isinstance(error, kafka.UnknownTopicOrPartitionError):
+        return TopicMissing(
+            f"the cluster has no topic {topic}", next="create the topic, or start with --create-topics"
+        )
     for known, (message, remedy) in _HELD.items():
         if isinstance(error, known):
             return Held(message.format(topic=topic), next=remedy.format(topic=topic))
@@ -64,11 +80,11 @@ def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
     )
 
 
-def poison(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int) -> PoisonEvent:
-    """The error of a single record that the broker refuses."""
+def refused(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int) -> PoisonEvent:
+    """The error of a single record that the broker refuses; which event it is, the reader knows."""
     large = isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError)
-    return PoisonEvent(
-        f"{topic}[{partition}] refuses the event: {type(error).__name__}",
+    return Unpublishable(
+        f"{topic}[{partition}] refuses it: {_WORDS.get(type(error), type(error).__name__)}",
         next=(
             f"raise max.message.bytes of topic {topic}, or correct the row"
             if large

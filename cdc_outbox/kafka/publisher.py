@@ -11,8 +11,9 @@ yet accepts the batch behind the hole. On any delivery error the whole publisher
 **Outages.** With idempotence the client retries for ever, and its sequence numbers let no retry appear twice; so
 an absent broker is waited for. Where all brokers come back under other addresses, the bootstrap list finds them.
 
-**Too large.** A size limit rejects a whole batch and doesn't name the record, so a lane whose batch was rejected
-goes on in halves, down to a single record. Only that one is poison.
+**Too large.** A size limit rejects a whole batch and doesn't name the record. So a lane's batches are as large as we,
+the topic (where it may be read) and what was learnt allow; and a lane whose batch was rejected goes on, in a new
+session, with half of its bytes, down to a single record. Only that one is poison.
 """
 
 from __future__ import annotations
@@ -24,43 +25,47 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiokafka.errors import KafkaError
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from cdc_outbox import log
-from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
-from cdc_outbox.event import event_id
+from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, topics
 from cdc_outbox.kafka.partitioner import HASHES
-from cdc_outbox.publisher import TopicUnknown
+from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
-    from aiokafka.producer.message_accumulator import BatchBuilder
 
     from cdc_outbox.acknowledge import Ledger, Mark
     from cdc_outbox.event import Encoded
     from cdc_outbox.publisher import Deliveries
     from cdc_outbox.settings import KafkaSettings
 
-_log = log.get(__name__)
-
 ROUND: Final = 0.02
 """Seconds after which open batches stop waiting for what is in flight (a partition without a leader, say)."""
+
+WATCH: Final = 1.0
+"""Seconds between looks at what the cluster says of our topics."""
 
 STALLED: Final = 3.0
 """Seconds without a confirmation after which the bootstrap list is asked for other addresses."""
 
+SEQUENCE_LIMIT: Final = 2**31 - 2**24
+"""Records of a partition that one producer sends: its sequence numbers wrap wrongly after 2^31."""
+
 _OVERHEAD: Final = 96
-"""Bytes that a record takes beside its key and value, about."""
+"""Bytes of memory that a record takes beside its bytes in the batch, about."""
 
 _HASHES_KEPT: Final = 16_384
-_UNLIMITED: Final = 1 << 62
 
 
 class Batch:
-    """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back."""
+    """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back.
 
-    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "records")
+    `size` is that of the whole batch before compression, `bytes` what counts against the budget.
+    """
+
+    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "records", "size")
 
     def __init__(self, lane: Lane, records: BatchBuilder, mark: Mark, first: tuple[int, int]) -> None:
         self.lane = lane
@@ -70,18 +75,20 @@ class Batch:
         self.last_lsn, self.last_seq = first
         self.count = 0
         self.bytes = 0
+        self.size = 0
 
 
 class Lane:
     """One partition: an open batch, full ones that wait, and at most one that is out."""
 
-    __slots__ = ("delivered", "full", "max_count", "number", "open", "out", "topic")
+    __slots__ = ("delivered", "full", "max_bytes", "number", "open", "out", "sent", "topic")
 
-    def __init__(self, topic: str, number: int, delivered: tuple[int, int], max_count: int) -> None:
+    def __init__(self, topic: str, number: int, delivered: tuple[int, int], max_bytes: int) -> None:
         self.topic = topic
         self.number = number
         self.delivered = delivered
-        self.max_count = max_count
+        self.max_bytes = max_bytes
+        self.sent = 0
         self.open: Batch | None = None
         self.full: deque[Batch] = deque()
         self.out: Batch | None = None
@@ -105,38 +112,52 @@ class KafkaPublisher:
         self._out = 0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
-        self._last_confirmation = time.monotonic()
+        self._owed_since = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._max_record = client.max_request_size(settings)
+        self._max_batch = client.batch_size(settings)
         self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
         self.inflight_bytes = 0
         self.inflight_events = 0
         self.published: dict[str, int] = {}
         self._producer: AIOKafkaProducer = client.producer(settings)
+        self._codec = client.codec(settings)
 
     async def start(self) -> None:
         """Connect to the cluster.
 
-        Raises KafkaUnavailable when no broker answers, SetupError where credentials or protocol are wrong.
+        Raises KafkaUnavailable when no broker answers, BusRefused where credentials or protocol are wrong.
         """
         await client.start(self._producer, self._settings)
         self._tasks = [
             asyncio.create_task(self._submitter(), name="kafka-submitter"),
             asyncio.create_task(self._watch(), name="kafka-watch"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
 
     async def prepare(self, topic: str) -> None:
         """Make lanes for a topic: look it up, and create it where that was asked for.
 
-        Raises Held (or PoisonEvent, by `kafka.unknown_topic`) while the cluster doesn't have it.
+        Raises TopicMissing or Held while the cluster doesn't have it or forbids it, KafkaUnavailable.
         """
-        count = await topics.partitions(self._producer, self._settings, topic)
+        found = await topics.look_up(self._producer, self._settings, topic)
         if topic in self._lanes:
             await self.settled()  # keys move to other partitions: nothing of them may still be under way
-        place, limits = self._deliveries.place, self._deliveries.limits
+        place, learnt = self._deliveries.place, self._deliveries.limits
+        limit = self._max_batch if found.max_bytes is None else min(self._max_batch, found.max_bytes)
         self._lanes[topic] = [
-            Lane(topic, number, place(topic, number, count), limits.get((topic, number), _UNLIMITED))
-            for number in range(count)
+            Lane(
+                topic,
+                number,
+                place(topic, number, found.partitions),
+                min(limit, learnt.get((topic, number), limit)),
+            )
+            for number in range(found.partitions)
         ]
 
     def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
@@ -145,15 +166,11 @@ class KafkaPublisher:
         lanes = self._lanes.get(topic)
         if lanes is None:
             raise TopicUnknown(topic)
-        size = _OVERHEAD
-        if value is not None:
-            size += len(value)
         if number is None:
             if key is None:
                 # The place decides, so that a row which comes again after a restart goes to the same partition.
                 number = (lsn >> 3) + seq
             else:
-                size += len(key)
                 hashed = self._hashes.get(key)
                 if hashed is None:
                     hashed = self._remember_hash(key)
@@ -162,24 +179,27 @@ class KafkaPublisher:
         elif 0 <= number < len(lanes):
             lane = lanes[number]
         else:
-            raise _no_such_partition(encoded, len(lanes), lsn, seq)
+            raise Unpublishable(
+                f"it names partition {number}, and topic {topic} has {len(lanes)}",
+                encoded,
+                next=f"add partitions to {topic}, or correct the row that the event came from",
+                reason="partition",
+                lsn=lsn,
+                seq=seq,
+            )
         if lsn <= self._replay_until and (lsn, seq) <= lane.delivered:
             return
-        if size + 64 * len(headers) > self._max_record:
-            self._check_size(encoded, lsn, seq)
         batch = lane.open
         if batch is None:
-            batch = self._open(lane, lsn, seq)
-        elif batch.count >= lane.max_count:
-            self._close(lane, batch)
-            batch = self._open(lane, lsn, seq)
-        if batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers) is None:
-            self._close(lane, batch)
-            batch = self._open(lane, lsn, seq)
-            batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
+            batch = self._open(lane, encoded, lsn, seq)
+        appended = batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
+        if appended is None:
+            batch = self._open_next(lane, batch, encoded, lsn, seq)
+            appended = batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
         batch.last_lsn = lsn
         batch.last_seq = seq
         batch.count += 1
+        size = appended.size + _OVERHEAD
         batch.bytes += size
         self.inflight_bytes += size
 
@@ -190,25 +210,28 @@ class KafkaPublisher:
         hashed = hashes[key] = self._hash(key)
         return hashed
 
-    def _check_size(self, encoded: Encoded, lsn: int, seq: int) -> None:
+    def _open(self, lane: Lane, encoded: Encoded, lsn: int, seq: int) -> Batch:
+        # A batch refuses what doesn't fit, but for its first record: only that one has to be measured.
         _, _, key, value, _, headers = encoded
         size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers])
         if size > self._max_record:
-            raise PoisonEvent(
-                f"the event is {size} bytes as a Kafka record, and max.request.size is {self._max_record}",
+            raise Unpublishable(
+                f"it is {size} bytes as a Kafka record, and max.request.size is {self._max_record}",
+                encoded,
                 next="raise max.request.size under [kafka.client], and the topic's max.message.bytes with it",
                 reason="too_large",
                 lsn=lsn,
                 seq=seq,
-                event_id=event_id(encoded),
             )
-
-    def _open(self, lane: Lane, lsn: int, seq: int) -> Batch:
-        batch = Batch(lane, self._producer.create_batch(), self._ledger.open(), (lsn, seq))
+        batch = Batch(lane, BatchBuilder(lane.max_bytes, self._codec), self._ledger.open(), (lsn, seq))
         lane.open = batch
         if lane.out is None and not lane.full:
             self._waiting.append(lane)
         return batch
+
+    def _open_next(self, lane: Lane, batch: Batch, encoded: Encoded, lsn: int, seq: int) -> Batch:
+        self._close(lane, batch)
+        return self._open(lane, encoded, lsn, seq)
 
     def _close(self, lane: Lane, batch: Batch) -> None:
         """The open batch is full: it leaves as soon as its lane is free."""
@@ -241,9 +264,17 @@ class KafkaPublisher:
 
     def _send(self, lane: Lane, batch: Batch) -> None:
         lane.out = batch
+        if not self._out:
+            self._owed_since = time.monotonic()
         self._out += 1
         self.inflight_events += batch.count
+        batch.size = batch.records.size()
         batch.records.close()
+        lane.sent += batch.count
+        if lane.sent > SEQUENCE_LIMIT:
+            self._fail(
+                StartOver(f"a new producer takes over before sequence numbers of {lane.topic} run out")
+            )
         self._submissions.append(batch)
         self._submit.set()
 
@@ -257,7 +288,8 @@ class KafkaPublisher:
             while submissions:
                 batch = submissions.popleft()
                 lane = batch.lane
-                if partitions(lane.topic) is None:
+                known = partitions(lane.topic)
+                if known is None or lane.number not in known:
                     # The client would ask the cluster for this topic by name, which may create it.
                     self._fail(topics.missing(lane.topic))
                     return
@@ -283,7 +315,7 @@ class KafkaPublisher:
         self.inflight_bytes -= batch.bytes
         self.inflight_events -= batch.count
         self._out -= 1
-        self._last_confirmation = time.monotonic()
+        self._owed_since = time.monotonic()
         lane.out = None
         if lane.full:
             self._send(lane, lane.full.popleft())
@@ -299,16 +331,15 @@ class KafkaPublisher:
         elif not delivery_errors.concerns_records(error):
             self._fail(delivery_errors.translate(error, lane.topic))
         elif batch.count > 1:
-            self._deliveries.limits[lane.topic, lane.number] = batch.count // 2
+            self._deliveries.limits[lane.topic, lane.number] = batch.size // 2
             self._fail(
-                Held(
-                    f"{lane.topic}[{lane.number}] refused a batch of {batch.count} records ({type(error).__name__})",
-                    next="nothing to do: the same records go out in smaller batches",
+                StartOver(
+                    f"{lane.topic}[{lane.number}] refused a batch of {batch.count} records and {batch.size} bytes "
+                    f"({type(error).__name__}): they go out in halves"
                 )
             )
         else:
-            lsn, seq = batch.first
-            self._fail(delivery_errors.poison(error, lane.topic, lane.number, lsn, seq))
+            self._fail(delivery_errors.refused(error, lane.topic, lane.number, *batch.first))
 
     def _fail(self, error: CdcOutboxError) -> None:
         if not self.failed.done():
@@ -331,17 +362,29 @@ class KafkaPublisher:
             self.flush()
             await self.room()
 
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the last confirmation, while one is owed to us; else 0."""
+        return time.monotonic() - self._owed_since if self._out else 0.0
+
     async def _watch(self) -> None:
-        """Notice partitions that were added, and brokers that have come back elsewhere."""
+        """Notice topics that have gone, partitions that were added, and brokers that have come back elsewhere."""
         cluster = self._producer.client.cluster
         while True:
-            await asyncio.sleep(1.0)
-            for topic, lanes in self._lanes.items():
+            await asyncio.sleep(WATCH)
+            for topic, lanes in list(self._lanes.items()):
                 known = cluster.partitions_for_topic(topic)
-                if known is not None and len(known) != len(lanes):
+                if known is not None and len(known) == len(lanes):
+                    continue
+                if known is not None:
                     self._fail(topics.changed(topic, len(lanes), len(known), self._settings))
                     return
-            if self._out and time.monotonic() - self._last_confirmation > STALLED:
+                if any(lane.out is not None or lane.open is not None for lane in lanes):
+                    # The client would wait for it until it gives up; there may be another topic of that name by then.
+                    self._fail(topics.missing(topic))
+                    return
+                del self._lanes[topic]  # the next row asks for it again
+            if self.silent_for > STALLED:
                 await client.bootstrap_again(self._producer, self._settings)
 
     async def stop(self, *, within: float) -> None:
@@ -352,15 +395,3 @@ class KafkaPublisher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await client.stop(self._producer, within=within)
-
-
-def _no_such_partition(encoded: Encoded, count: int, lsn: int, seq: int) -> PoisonEvent:
-    topic, number = encoded[:2]
-    return PoisonEvent(
-        f"the event names partition {number}, and topic {topic} has {count}",
-        next=f"add partitions to {topic}, or correct the row that the event came from",
-        reason="partition",
-        lsn=lsn,
-        seq=seq,
-        event_id=event_id(encoded),
-    )

@@ -1,16 +1,26 @@
-"""Which topics the cluster has, and with how many partitions.
+"""Which topics the cluster has, with how many partitions, and how large a batch they take.
 
-A metadata request that names a topic may create it on the broker, with the broker's defaults, and the client has no
-switch for that. So no topic is named before the full list has shown it; creation is explicit.
+A request for metadata that names a topic may create it, with the broker's defaults: so none is named without the flag
+that forbids it, and creation is a request of its own, where it was asked for. The client's own requests never name
+one: they list all. https://kafka.apache.org/protocol.html#The_Messages_Metadata
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
@@ -24,64 +34,114 @@ if TYPE_CHECKING:
 
 _log = log.get(__name__)
 
+VISIBLE: Final = 10.0
+"""Seconds until a topic that the cluster has is in the client's list, with its leaders."""
 
-async def partitions(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> int:
-    """The number of partitions of a topic, created first where that was asked for.
+_TOPIC: Final = 2
+_LIMIT: Final = "max.message.bytes"
 
-    Raises Held while the cluster doesn't have it or doesn't show it.
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`partitions`: their number; `max_bytes`: a batch's limit, None where the cluster doesn't tell us."""
+
+    partitions: int
+    max_bytes: int | None
+
+
+async def look_up(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> Topic:
+    """What is to be known of a topic before the first row goes there; it is created first where that was asked for.
+
+    Raises TopicMissing, Held where the cluster forbids us to see or make it, KafkaUnavailable.
     """
+    count = len(producer.client.cluster.partitions_for_topic(topic) or ())
+    if not count:
+        count = await _await_topic(producer, settings, topic)
+    return Topic(count, await _limit(producer, topic))
+
+
+async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> int:
     cluster = producer.client.cluster
-    for attempt in range(3):
+    deadline = time.monotonic() + VISIBLE
+    created = False
+    while time.monotonic() < deadline:
+        error = await _state(producer, topic)
+        if error is TopicAuthorizationFailedError:
+            raise Held(
+                f"the cluster doesn't let us see topic {topic}, or has none of that name",
+                next="grant Describe and Write on it: "
+                f"kafka-acls --add --allow-principal User:NAME --producer --topic {topic}",
+            )
+        if error is UnknownTopicOrPartitionError and not created:
+            if not settings.topics.create:
+                raise missing(topic)
+            await _create(producer, settings, topic)
+            created = True
+        await _asked(producer.client.force_metadata_update())
         known = cluster.partitions_for_topic(topic)
         if known:
             return len(known)
-        if attempt == 1:
-            if not settings.topics.create:
-                break
-            await _create(settings, topic)
-        try:
-            async with asyncio.timeout(client.START_LIMIT):
-                await producer.client.force_metadata_update()
-        except (TimeoutError, KafkaError) as error:
-            raise KafkaUnavailable(
-                f"no broker at {settings.bootstrap_servers} says which topics there are",
-                next="nothing to do: the relay asks again",
-            ) from error
-    if topic in cluster.unauthorized_topics:
-        raise Held(
-            f"the cluster doesn't allow us to describe topic {topic}",
-            next=f"grant it: kafka-acls --add --allow-principal <ours> --operation Describe --topic {topic}",
-        )
-    raise missing(topic)
+        await asyncio.sleep(0.05)
+    raise Held(f"topic {topic} has no partitions to see yet", next="check the topic: kafka-topics --describe")
 
 
-async def _create(settings: KafkaSettings, topic: str) -> None:
+async def _state(producer: AIOKafkaProducer, topic: str) -> type[KafkaError]:
+    answer: Any = await _request(producer, MetadataRequest([topic], allow_auto_topic_creation=False))
+    return for_code(next((code for code, name, *_ in answer.topics if name == topic), 0))
+
+
+async def _limit(producer: AIOKafkaProducer, topic: str) -> int | None:
+    """The topic's limit for a batch. Reading it takes the right DescribeConfigs, which often isn't granted."""
+    try:
+        answer: Any = await _request(producer, DescribeConfigsRequest([(_TOPIC, topic, [_LIMIT])]))
+        for code, _, _, _, entries in answer.resources:
+            for name, value, *_ in entries:
+                if code == 0 and name == _LIMIT:
+                    return int(value)
+    except (CdcOutboxError, ValueError, TypeError):
+        pass  # what isn't told is learnt from the first batch that is refused
+    return None
+
+
+async def _create(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> None:
     wanted = settings.topics
-    admin = AIOKafkaAdminClient(**client.connection_options(settings))
+    request = CreateTopicsRequest(
+        [(topic, wanted.partitions, wanted.replication_factor, [], list(wanted.config.items()))],  # type: ignore[list-item]
+        timeout=int(client.START_LIMIT * 1000),
+        validate_only=False,
+    )
+    controller = producer.client.cluster.controller
+    answer: Any = await _request(producer, request, None if controller is None else controller.nodeId)
+    for _, code, *detail in answer.topic_errors:
+        error = for_code(code)
+        if code and error is not TopicAlreadyExistsError:
+            raise Held(
+                f"topic {topic} can't be created: {detail[0] if detail and detail[0] else error.__name__}",
+                next="create it yourself, or correct [kafka.topics]",
+            )
+    _log.info("topic created", topic=topic, partitions=wanted.partitions)
+
+
+async def _request(producer: AIOKafkaProducer, request: Any, node: int | None = None) -> object:
+    kafka = producer.client
+    try:
+        return await _asked(kafka.send(kafka.get_random_node() if node is None else node, request))
+    except NotImplementedError as error:
+        raise _silent() from error  # a broker that is too old, or too new
+
+
+async def _asked(question: Any) -> object:
     try:
         async with asyncio.timeout(client.START_LIMIT):
-            await admin.start()
-            response: Any = await admin.create_topics(
-                [
-                    NewTopic(
-                        topic, wanted.partitions, wanted.replication_factor, topic_configs=dict(wanted.config)
-                    )
-                ]
-            )
-        for _, code, *detail in response.topic_errors:
-            error = for_code(code)
-            if code and error is not TopicAlreadyExistsError:
-                raise Held(
-                    f"topic {topic} can't be created: {detail[0] if detail and detail[0] else error.__name__}",
-                    next="create it yourself, or correct [kafka.topics]",
-                )
-    except (KafkaError, OSError, TimeoutError) as error:
-        raise Held(
-            f"topic {topic} can't be created: {error!r}", next="create it yourself, or check the brokers"
-        ) from error
-    finally:
-        await admin.close()
-    _log.info("topic created", topic=topic, partitions=wanted.partitions)
+            return await question
+    except (TimeoutError, KafkaError, OSError) as error:
+        raise _silent() from error
+
+
+def _silent() -> KafkaUnavailable:
+    return KafkaUnavailable(
+        "no Kafka broker says which topics there are", next="nothing to do: the relay asks again"
+    )
 
 
 def missing(topic: str) -> TopicMissing:
