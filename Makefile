@@ -13,7 +13,9 @@ help: ## explain the targets
 setup: $(BIN)/.ready ## make the virtual environment with everything that tests and demo need
 
 $(BIN)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed; name one, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable '.[demo,compression]' --group test --group lint
 	touch $@
