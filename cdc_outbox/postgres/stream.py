@@ -121,7 +121,10 @@ class ReplicationStream:
     async def _wait(self, *, write: bool) -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        fd = self._pgconn.socket
+        try:
+            fd = self._pgconn.socket
+        except OperationalError as error:  # libpq has closed it, in the middle of a status update
+            raise self._gone(error) from error
         add, remove = (
             (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
         )
@@ -245,7 +248,9 @@ class ReplicationStream:
 
     async def _say_goodbye(self) -> None:
         pgconn = self._pgconn
-        while pgconn.put_copy_end() == 0 or pgconn.flush():
+        while pgconn.put_copy_end() == 0:
+            await self._wait(write=True)
+        while pgconn.flush():
             await self._wait(write=True)
         while True:
             length, _ = self.frame(1)
