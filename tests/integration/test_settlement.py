@@ -1,0 +1,44 @@
+"""When a position is confirmed, and when it must not wait any longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.servers.kafka import KafkaBroker
+from tests.servers.ledger import Writer, create_outbox
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PostgresServer
+from tests.servers.wait import eventually
+
+
+def test_rows_that_waited_out_an_outage_are_confirmed_without_further_traffic(
+    make_postgres: Callable[..., PostgresServer],
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """A round that confirmed less than was received once made the next rounds blind to the rest."""
+    # With a short time-out the relay tells often what it has received.
+    server = make_postgres(settings={"wal_sender_timeout": "2s"})
+    create_outbox(server.dsn())
+    server.execute("create table noise (n int)")
+    own_kafka.create_topic(outbox_topic, 1)
+    pipeline = make_pipeline(server, own_kafka).init()
+    pipeline.start()
+    writer = make_writer(server.dsn())
+    writer.write(1)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+
+    own_kafka.pause()
+    server.execute("insert into noise values (1)")
+    passed = pipeline.end_of_wal()
+    pipeline.wait_heard(passed)
+    writer.write(1)
+    pipeline.wait_heard(pipeline.end_of_wal())
+    pipeline.wait_round()
+    pipeline.wait_round()
+    own_kafka.resume()
+    eventually(
+        lambda: pipeline.confirmed() > passed, 30, lambda: f"{passed} passed:\n{pipeline.relay.text()}"
+    )
