@@ -261,4 +261,8 @@ class Relay:
                 task.result()
         finally:
             stopped.cancel()
+            # A second signal cancels us: the session still ends in order, before the last word is said.
             task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()

@@ -52,6 +52,9 @@ CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _CLIENT_ONLY: Final = frozenset(
     {"bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms", "connections_max_idle_ms"}
 )
+_LAST: Final = 0.5
+"""Seconds for what is cancelled and closed to end."""
+
 _DEFAULT_MAX_REQUEST: Final = 1_048_576
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _METADATA_AGE_MS: Final = 60_000
@@ -220,9 +223,29 @@ async def bootstrap_again(client: AIOKafkaProducer, settings: KafkaSettings) -> 
 
 
 async def stop(client: AIOKafkaProducer, *, within: float) -> None:
-    """Stop the producer, by force once the time is up."""
+    """Stop the producer; by force once the time is up, so that nothing of it is sent later."""
     await _bounded(client.stop, within)
-    await _bounded(client.client.close, 0.5)
+    running = _running_for(client)
+    for task in running:
+        task.cancel()
+    await _bounded(client.client.close, _LAST)
+    if running:
+        await asyncio.wait(running, timeout=_LAST)
+
+
+def _running_for(client: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
+    """The tasks that the client began and has not ended.
+
+    A `stop` that ran out of time leaves its sender behind, which goes on delivering when the brokers return, in the
+    midst of what its successor sends.
+    """
+    parts = (client, client._sender, client._message_accumulator)
+    found = []
+    for task in asyncio.all_tasks():
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is not None and any(frame.f_locals.get("self") is part for part in parts):
+            found.append(task)
+    return found
 
 
 async def _bounded(action: Callable[[], Awaitable[object]], seconds: float) -> None:
