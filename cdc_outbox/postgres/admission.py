@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cdc_outbox.errors import SetupError
     from cdc_outbox.event import TableName
-    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.settings import PostgresSettings
@@ -132,6 +132,8 @@ class Admission:
             watch.recall(row)
         unknown = watch.known is None
         finding = watch.look(state, self.position)
+        if unknown and finding.problem is None and found is not None:
+            self._require_older(found)
         if row is not None:
             known = str(watch.known) if watch.known is not None else row.publication
             noted = replace(row, publication=known, incidents=watch.incidents)
@@ -144,21 +146,19 @@ class Admission:
         watch.require(self._settings.slot)
         if finding.incident is not None:
             self._notice(finding.incident.message)
-        if unknown and state.identity is not None and found is not None:
-            self._require_older(state.identity, found)
 
-    def _require_older(self, identity: Identity, found: Slot) -> None:
+    def _require_older(self, found: Slot) -> None:
         """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
 
         Rows that were written in between are skipped by the server, on 18 in silence.
         """
-        if found.catalog_xmin is not None and identity.since(found.catalog_xmin):
-            self.watch.known = None
+        identity = self.publication.identity
+        if identity is not None and found.catalog_xmin is not None and identity.since(found.catalog_xmin):
             raise PublicationReplaced(
                 f"publication {self._settings.publication} was made or altered after the slot {found.name}:"
-                f" rows that were inserted in between are skipped",
-                next=f"make the publication first and the slot second: {recover(found.name)}; or go on without"
-                f" such rows: cdc-outbox start --slot {found.name} --accept-gap",
+                " rows that were inserted in between are skipped",
+                next=f"{recover(found.name)}; or go on without such rows:"
+                f" cdc-outbox start --slot {found.name} --accept-gap",
             )
 
     def _notice(self, what: str) -> None:

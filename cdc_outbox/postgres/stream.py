@@ -64,6 +64,8 @@ class ReplicationStream:
         self._storm_count = 0
         self._flushing: int | None = None
         """The socket that is watched for room, by its number: libpq forgets it when the connection breaks."""
+        self.over = False
+        """Whether the server has ended the copy, so that nothing can be confirmed any more."""
         self.status_updates = 0
         self.keepalives = 0
         self.frame: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
@@ -164,6 +166,7 @@ class ReplicationStream:
 
     def ended(self) -> CdcOutboxError:
         """The error that says why the copy ended (after `frame` answered -1)."""
+        self.over = True
         try:
             result = self._pgconn.get_result()
         except OperationalError as error:

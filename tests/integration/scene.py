@@ -52,7 +52,7 @@ class Scene:
     def consumer(self) -> Consumer:
         return self.make_consumer(self.kafka.bootstrap, self.topic)
 
-    def sql(self, *statements: LiteralString | Composed) -> None:
+    def sql(self, *statements: SQL | Composed) -> None:
         """Run statements, each in a transaction of its own."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
@@ -67,7 +67,7 @@ class Scene:
 
     def slot_value(self, column: str) -> Any:
         """A column of pg_replication_slots."""
-        query = SQL("select {} from pg_replication_slots where slot_name = %s").format(SQL(column))  # type: ignore[arg-type]  # a column's name, given by a test
+        query = SQL("select {} from pg_replication_slots where slot_name = %s").format(SQL(column))
         return self.value(query, (self.slot,))
 
     def witness(self) -> Mapping[str, Any]:

@@ -1,0 +1,337 @@
+"""F11: a publication that hides rows, from PostgreSQL's catalogue to the relay's exit code.
+
+Nothing is skipped in silence. What is hidden while the publication lacks the table is behind the slot for ever. So the
+proof is by ids and positions: every row that wasn't hidden arrives, and those that were lie in the range of WAL that the
+relay names until a person accepts it. On 15 to 17 decoding itself stops where the publication didn't exist; 18 skips
+without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from cdc_outbox.lsn import LSN
+from tests.integration.conftest import Database
+from tests.integration.scene import PATIENCE, Scene, make_scene
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import Consumer, Writer, verify
+from tests.servers.postgres import Postgres
+from tests.servers.relay import RelayProcess, run_command
+from tests.servers.wait import eventually
+
+__all__ = ["make_scene"]
+
+CREATE = SQL(
+    "create publication outbox_pub for table outbox with (publish = 'insert', publish_via_partition_root = true)"
+)
+DROP = SQL("drop publication outbox_pub")
+WINDOW = re.compile(r"between (\w+/\w+) and (\w+/\w+)")
+
+
+@pytest.fixture
+def scene(outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]) -> Scene:
+    return make_scene(outbox.dsn, kafka, table=False)
+
+
+def end_of_wal(scene: Scene) -> LSN:
+    return LSN.parse(scene.value("select pg_current_wal_insert_lsn()::text"))
+
+
+def window(text: str) -> tuple[LSN, LSN]:
+    """The widest range of WAL that a message names."""
+    found = WINDOW.findall(text)
+    assert found, f"no window in {text!r}"
+    return min(LSN.parse(each[0]) for each in found), max(LSN.parse(each[1]) for each in found)
+
+
+def refused(scene: Scene, *flags: str) -> tuple[str, str]:
+    """Start a relay that must end with 78; what is wrong and the next step."""
+    relay = scene.relay(*flags, state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    last = relay.records[-1]
+    return str(last["error"]), str(last["next"])
+
+
+def run_remedy(scene: Scene, remedy: str) -> None:
+    """Run the commands that a remedy prints."""
+    commands = re.findall(r"cdc-outbox (?:drop|init)[^,;]*", remedy)
+    assert commands, remedy
+    for command in commands:
+        arguments = shlex.split(command)[1:]
+        if arguments[0] == "drop":
+            arguments.append("--yes")
+        done = run_command(*arguments, env={"CDC_OUTBOX_DSN": scene.dsn})
+        assert done.returncode == 0, done.stderr
+
+
+def held_reason(relay: RelayProcess, words: str) -> str:
+    """Wait until the relay is held for a reason with these words in it; the reason."""
+
+    def reason() -> str:
+        _, body = relay.get("/readyz")
+        return body if "held" in body and words in body else ""
+
+    return eventually(reason, PATIENCE, lambda: f"held for {words!r}:\n{relay.text()}")
+
+
+def write(scene: Scene, writer: Writer, rows: int) -> tuple[list[str], LSN, LSN]:
+    """Commit rows; their ids, and where the WAL ended before and after."""
+    before = end_of_wal(scene)
+    return writer.write(rows), before, end_of_wal(scene)
+
+
+def all_but(hidden: list[str], writer: Writer, consumer: Consumer) -> None:
+    """Every row arrived, but for those that the publication hid."""
+    seen = {event_id: entry for event_id, entry in writer.committed.items() if event_id not in hidden}
+    records = consumer.wait_ids(seen, PATIENCE)
+    assert not {record.id for record in records} & set(hidden)
+    verify(seen, records)
+
+
+LACKING = (
+    [SQL("alter publication outbox_pub drop table outbox")],
+    [SQL("alter publication outbox_pub add table outbox")],
+    "lacks table",
+)
+HIDING = {
+    "without inserts": (
+        [SQL("alter publication outbox_pub set (publish = 'update')")],
+        [SQL("alter publication outbox_pub set (publish = 'insert')")],
+        "does not publish inserts",
+    ),
+    "row filter": (
+        [SQL("alter publication outbox_pub set table outbox where (event_version > 7)")],
+        [SQL("alter publication outbox_pub set table outbox")],
+        "row filter",
+    ),
+    "unlogged": (
+        [SQL("alter table outbox set unlogged")],
+        [SQL("alter table outbox set logged")],
+        "unlogged",
+    ),
+}
+
+
+def test_F11_a_table_dropped_from_it(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+    held_until_accepted(scene, *LACKING)
+
+
+@pytest.mark.parametrize("how", HIDING)
+def test_F11_other_ways_to_hide(how: str, scene: Scene) -> None:  # noqa: N802 - the failure's own name
+    if how == "unlogged":  # one that is published by name can't be made so
+        scene.sql(SQL("create publication outbox_pub for all tables with (publish = 'insert')"))
+    held_until_accepted(scene, *HIDING[how])
+
+
+def held_until_accepted(scene: Scene, hide: list[SQL], mend: list[SQL], words: str) -> None:
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    scene.sql(*hide)
+    hidden, before, after = write(scene, writer, 10)
+    held_reason(relay, words)
+    assert [incident["kind"] for incident in scene.witness()["incidents"]][:1] != []
+    more, _, after = write(scene, writer, 10)
+    hidden += more
+    confirmed = scene.slot_value("confirmed_flush_lsn")
+    scene.sql(*mend)
+    reason = held_reason(relay, "events of that time may be missing")
+    first, last = window(reason)
+    assert first <= before
+    assert after <= last
+    later, _, _ = write(scene, writer, 10)
+    assert relay.terminate()[0] == 0
+    # Another process: the witness row knows.
+    error, remedy = refused(scene)
+    assert window(error)[0] <= before
+    assert after <= window(error)[1]
+    assert words in error
+    assert scene.slot_value("confirmed_flush_lsn") == confirmed
+    assert not {record.id for record in consumer.records} & {*hidden, *later}
+    assert f"cdc-outbox start --slot {scene.slot} --accept-gap" in remedy
+    accepted = scene.relay("--accept-gap")
+    all_but(hidden, writer, consumer)
+    assert scene.witness()["incidents"] == []
+    assert accepted.terminate()[0] == 0
+    assert scene.relay().terminate()[0] == 0
+
+
+def test_F11_a_dropped_publication(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+    """18 skips what was written without it in silence; decoding on 15 to 17 never gets beyond that."""
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    scene.sql(DROP)
+    hidden, before, after = write(scene, writer, 10)
+    held_reason(relay, "does not exist")
+    scene.sql(CREATE)
+    first, last = window(held_reason(relay, "made again"))
+    assert first <= before
+    assert after <= last
+    assert relay.terminate()[0] == 0
+    _, remedy = refused(scene)
+    assert "--accept-gap" in remedy
+    if postgres_version.major >= 18:
+        scene.relay("--accept-gap")
+    else:
+        error, remedy = refused(scene, "--accept-gap")
+        assert "42704" in error
+        run_remedy(scene, remedy)
+        scene.relay()
+    writer.write(20)
+    all_but(hidden, writer, consumer)
+
+
+def test_F11_made_again_between_two_checks(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    before = end_of_wal(scene)
+    with psycopg.connect(scene.dsn) as connection:
+        connection.execute(DROP)
+        connection.execute(CREATE)
+    writer.write(20)
+    first, last = window(held_reason(relay, "made again"))
+    assert first <= before < last
+    relay.kill()
+    error, _ = refused(scene)
+    assert window(error) == (first, last)
+    scene.relay("--accept-gap")
+    all_but([], writer, consumer)
+
+
+def test_F11_made_again_while_the_relay_is_down(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    assert relay.terminate()[0] == 0
+    before = end_of_wal(scene)
+    with psycopg.connect(scene.dsn) as connection:
+        connection.execute(DROP)
+        connection.execute(CREATE)
+    for _ in range(2):  # as often as it is tried
+        error, _ = refused(scene)
+        first, last = window(error)
+        assert first <= before < last
+    writer.write(20)
+    scene.relay("--accept-gap")
+    all_but([], writer, consumer)
+
+
+def test_F11_hidden_then_killed_then_mended_by_an_alter(scene: Scene) -> None:  # noqa: N802
+    """Only the xmin is another one afterwards, which alone bars nobody."""
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    hidden, before, after = write(scene, writer, 10)
+    held_reason(relay, "does not publish inserts")
+    relay.kill()
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    error, _ = refused(scene)
+    first, last = window(error)
+    assert first <= before
+    assert after <= last
+    scene.relay("--accept-gap")
+    writer.write(10)
+    all_but(hidden, writer, consumer)
+
+
+def test_F11_a_problem_that_a_start_has_named_is_not_forgotten_when_it_is_mended(scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    assert relay.terminate()[0] == 0
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    hidden, before, after = write(scene, writer, 10)
+    _, remedy = refused(scene)
+    scene.sql(SQL(remedy))
+    error, _ = refused(scene)
+    first, last = window(error)
+    assert first <= before
+    assert after <= last
+    scene.relay("--accept-gap")
+    writer.write(10)
+    all_but(hidden, writer, consumer)
+
+
+def test_F11_merely_altered_is_reported_and_goes_on(scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    relay.wait_for(lambda record: "altered" in str(record.get("what")), PATIENCE, message="the incident")
+    assert relay.state() == "streaming"
+    assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["altered"]
+    writer.write(20)
+    all_but([], writer, consumer)
+    assert relay.terminate()[0] == 0
+    # It bars no start either, and health can still see it.
+    scene.relay()
+    assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["altered"]
+
+
+def test_F11_without_the_witness_table_the_process_remembers(scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    scene.sql(SQL("drop table cdc_outbox_witness"))
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    write(scene, writer, 10)
+    held_reason(relay, "does not publish inserts")
+    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    held_reason(relay, "made again")
+    assert sum("does not exist: a slot" in str(record.get("what")) for record in relay.records) == 1
+
+
+def test_F11_a_publication_made_after_its_slot(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+    writer, consumer = scene.writer(), scene.consumer()
+    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
+        hidden = writer.write(10)
+        connection.execute(CREATE)
+    for _ in range(2):
+        error, _ = refused(scene)
+        assert "made or altered after the slot" in error
+    if postgres_version.major >= 18:
+        scene.relay("--accept-gap")
+    else:
+        error, remedy = refused(scene, "--accept-gap")
+        assert "42704" in error
+        run_remedy(scene, remedy)
+        scene.relay()
+    writer.write(20)
+    all_but(hidden, writer, consumer)
+
+
+def test_a_publication_made_by_hand_before_its_slot_is_taken_as_it_is(
+    postgres_version: Postgres, scene: Scene
+) -> None:
+    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+        connection.execute(CREATE)
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
+    writer, consumer = scene.writer(), scene.consumer()
+    writer.write(10)
+    scene.relay()
+    all_but([], writer, consumer)
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        (DROP, "does not exist"),
+        (SQL("alter publication outbox_pub drop table outbox"), "lacks table"),
+        (SQL("drop table outbox"), "table public.outbox does not exist"),
+    ],
+)
+def test_F11_wrong_at_the_start(statement: SQL, words: str, scene: Scene) -> None:  # noqa: N802
+    scene.init()
+    scene.sql(statement)
+    error, _ = refused(scene)
+    assert words in error
