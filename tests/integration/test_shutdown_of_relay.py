@@ -1,0 +1,195 @@
+"""A relay that is told to end finishes what it began, confirms it, and stays within its limit.
+
+SIGTERM reads on to the commit of the transaction under way, waits for Kafka, confirms, and exits 0: the next start
+sends nothing twice. Where Kafka hangs, the drain limit bounds the wait (exit 1); a second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import Consumer, Writer, create_outbox, read_all, verify
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PostgresServer
+from tests.servers.wait import eventually
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_after_a_burst_sends_nothing_twice(
+    outbox: Database,
+    kafka: Kafka,
+    outbox_topic: str,
+    number: signal.Signals,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """F8: stopped again and again in the middle of a flood, and started again."""
+    kafka.create_topic(outbox_topic, 4)
+    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    writer = make_writer(outbox.dsn, rate=None, threads=2, rows_per_transaction=5).start()
+    for _ in range(4):
+        relay = pipeline.start()
+        writer.wait_written(1_000)
+        relay.signal(number)
+        assert relay.wait() == 0
+        assert relay.records[-1]["event"] == "stopped"
+    committed = writer.stop()
+    relay = pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.terminate()[0] == 0
+    assert verify(committed, read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
+def test_a_stop_within_a_transaction_reads_on_to_its_commit(
+    outbox: Database,
+    kafka: Kafka,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+    make_consumer: Callable[..., Consumer],
+) -> None:
+    """Half of a transaction is out and can't be confirmed without the rest: stopping there would send it again."""
+    rows = 20_000
+    kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    relay = pipeline.start("--max-events-per-second", "5000")
+    consumer = make_consumer(kafka.bootstrap, outbox_topic)
+    writer = make_writer(outbox.dsn)
+    writer.write(rows, rows_per_transaction=rows)
+    end = pipeline.end_of_wal()
+    behind = writer.write(10)
+    consumer.wait_count(1_000)
+    relay.signal(signal.SIGTERM)
+    assert len(consumer.records) < rows, "the transaction was over before the stop"
+    assert relay.wait() == 0
+    arrived = {record.id for record in read_all(kafka.bootstrap, outbox_topic)}
+    assert len(arrived) == rows
+    assert arrived.isdisjoint(behind)
+    assert pipeline.confirmed() <= end
+    pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert verify(writer.stop(), read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
+def test_a_hanging_broker_ends_the_drain_at_its_limit(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """F8: exit 1 within the limit, nothing confirmed that Kafka hasn't, everything there afterwards."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 2)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start("--drain", "2s")
+    writer = make_writer(own_postgres.dsn())
+    writer.write(100)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    confirmed = pipeline.end_of_wal()
+    own_kafka.pause()
+    writer.write(100)
+    eventually(lambda: pipeline.heard() >= confirmed, 30, "the rows received")
+    code, seconds = relay.terminate()
+    assert code == 1
+    assert "drain limit" in relay.records[-1]["error"]
+    assert seconds < 5
+    assert pipeline.confirmed() <= confirmed
+    own_kafka.resume()
+    pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+
+
+def test_a_second_signal_ends_at_once(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 2)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start()
+    writer = make_writer(own_postgres.dsn())
+    own_kafka.pause()
+    writer.write(50)
+    pipeline.wait_round()
+    relay.signal(signal.SIGTERM)
+    relay.wait_state("draining")
+    began = time.monotonic()
+    relay.signal(signal.SIGTERM)
+    assert relay.wait() == 1
+    assert time.monotonic() - began < 4
+    assert "a second time" in relay.records[-1].get("error", ""), relay.text()
+    eventually(lambda: pipeline.walsender() is None, 10, "the slot free")
+    own_kafka.resume()
+    pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+
+
+@pytest.mark.parametrize("away", ["postgres", "kafka", "both"])
+def test_a_relay_that_waits_for_its_servers_stops_at_once(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    away: str,
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    create_outbox(own_postgres.dsn())
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    if away != "kafka":
+        own_postgres.stop()
+    if away != "postgres":
+        own_kafka.kill()
+    relay = pipeline.start(streaming=False)
+    relay.wait_for(lambda record: record.get("event") == "waiting", 60)
+    code, seconds = relay.terminate()
+    assert code == 0
+    assert seconds < 3
+
+
+def test_a_standby_stops_at_once(
+    outbox: Database,
+    kafka: Kafka,
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    active = pipeline.start()
+    standby = pipeline.start(streaming=False)
+    standby.wait_state("standby", timeout=60)
+    code, seconds = standby.terminate()
+    assert code == 0
+    assert seconds < 3
+    assert active.state() == "streaming"
+    assert active.terminate()[0] == 0
+    eventually(lambda: pipeline.walsender() is None, 5, "the slot free")
+
+
+def test_caught_up_is_an_end_too(
+    outbox: Database,
+    kafka: Kafka,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """`--until-caught-up` exits 0 once all that was committed before is confirmed, and sends nothing twice."""
+    kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    writer = make_writer(outbox.dsn)
+    for _ in range(2):
+        writer.write(500)
+        end = pipeline.end_of_wal()
+        relay = pipeline.start("--until-caught-up", streaming=False)
+        assert relay.wait(60) == 0
+        assert pipeline.confirmed() >= end
+    idle = pipeline.start("--until-caught-up", streaming=False)
+    assert idle.wait(60) == 0
+    assert verify(writer.stop(), read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
