@@ -52,10 +52,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All lines, their sum, and whether the relay kept its word."""
+    """All lines, their sum, and whether the relay kept its word.
+
+    `strangers`: events that it sent under an id that no order has.
+    """
 
     lines: tuple[Line, ...]
     in_order: bool
+    strangers: int
 
     @property
     def total(self) -> Line:
@@ -69,9 +73,9 @@ class Account:
 
     @property
     def kept(self) -> bool:
-        """Nothing lost, nothing that rolled back, order kept per customer."""
+        """Nothing lost, nothing that rolled back, each by its id, order kept per customer."""
         relayed = self.total.relayed
-        return not relayed.lost and not relayed.ghosts and self.in_order
+        return not relayed.lost and not relayed.ghosts and not self.strangers and self.in_order
 
     def document(self, seconds: float) -> dict[str, object]:
         """The account for `--json`."""
@@ -98,7 +102,8 @@ def draw_up(chapters: Sequence[Chapter], relayed: Sequence[Arrival], naive: Sequ
         )
         for chapter in chapters
     )
-    return Account(lines, in_order(relayed))
+    known = {each for chapter in chapters for each in (*chapter.committed, *chapter.rolled_back)}
+    return Account(lines, in_order(relayed), len(by_relay.keys() - known))
 
 
 def in_order(arrivals: Iterable[Arrival]) -> bool:

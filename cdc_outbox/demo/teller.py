@@ -9,12 +9,13 @@ from typing import IO, Final
 
 from cdc_outbox.demo.account import Account, Line
 
-_WIDTH: Final = 92
+_WIDTH: Final = 78
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
+_NAMES: Final = 15
 _HEAD: Final = (
-    "                       orders              outbox + cdc-outbox     publish after commit",
-    "                committed rolled back    arrived  twice   lost        arrived   lost",
+    f"{'':{_NAMES}}{' orders ':-^21}   {' cdc-outbox ':-^19}   {' naive ':-^13}",
+    f"{'':{_NAMES}}committed rolled back   arrived twice  lost   arrived  lost",
 )
 
 
@@ -25,6 +26,10 @@ class Teller:
         self._out = out
         self._colours = out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._headings = 0
+
+    def open(self, text: str) -> None:
+        """Say what is about to be told."""
+        self._write(textwrap.fill(text, _WIDTH))
 
     def heading(self, text: str) -> None:
         """Begin the next chapter."""
@@ -47,18 +52,18 @@ class Teller:
             self._write(self._painted(text, _BOLD))
         for line in account.lines:
             self._write(self._row(line))
-        self._write("   " + "-" * (_WIDTH - 10))
+        self._write("   " + "-" * (len(_HEAD[0]) - 3))
         self._write(self._row(account.total))
         self._write("")
 
     def _row(self, line: Line) -> str:
         relayed, naive = line.relayed, line.naive
         cells = (
-            f"   {line.name:<13}{line.committed:>9}{line.rolled_back:>12}    {relayed.arrived:>7}",
-            self._painted(f"{relayed.again:>7}", _YELLOW if relayed.again else ""),
-            self._painted(f"{relayed.lost:>7}", _RED if relayed.lost else _GREEN),
-            f"        {naive.arrived:>7}",
-            self._painted(f"{naive.lost:>7}", _RED if naive.lost else _GREEN),
+            f"   {line.name:<{_NAMES - 3}}{line.committed:>9}{line.rolled_back:>12}   {relayed.arrived:>7}",
+            self._painted(f"{relayed.again:>6}", _YELLOW if relayed.again else ""),
+            self._painted(f"{relayed.lost:>6}", _RED if relayed.lost else _GREEN),
+            f"   {naive.arrived:>7}",
+            self._painted(f"{naive.lost:>6}", _RED if naive.lost else _GREEN),
         )
         return "".join(cells)
 

@@ -48,8 +48,13 @@ def test_counts_what_arrived_twice_and_what_never_did(account: Account) -> None:
 
 @pytest.mark.parametrize(
     "relayed",
-    [arrivals("e1"), arrivals("e1", "e2", "e3"), arrivals("e2", "e1")],
-    ids=["lost", "rolled back and sent", "out of order"],
+    [
+        arrivals("e1"),
+        arrivals("e1", "e2", "e3"),
+        arrivals("e1", "e2", "e4"),
+        arrivals("e2", "e1"),
+    ],
+    ids=["lost", "rolled back and sent", "unknown", "out of order"],
 )
 def test_says_when_the_relay_broke_its_word(relayed: list[Arrival]) -> None:
     assert not draw_up([Chapter("any", ["e1", "e2"], ["e3"])], relayed, []).kept
