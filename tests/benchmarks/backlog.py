@@ -52,6 +52,12 @@ begin
 end $$
 """
 
+_WITNESS = """
+insert into cdc_outbox_witness
+select copy.* from cdc_outbox_witness as w, jsonb_populate_record(w, jsonb_build_object('slot', %s::text)) as copy
+where w.slot = %s
+"""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -126,6 +132,7 @@ class Backlog:
         """A slot of one reader's own, before all rows."""
         name = f"reader_{secrets.token_hex(3)}"
         self.connection.execute("select pg_copy_logical_replication_slot(%s, %s)", (self.origin, name))
+        self.connection.execute(_WITNESS, (name, self.origin))
         try:
             yield name
         finally:

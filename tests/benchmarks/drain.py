@@ -90,7 +90,7 @@ def relay(
         )
         try:
             usage = watch.add(process.pid)
-            walsender = _walsender(watch, backlog, slot)
+            walsender = _walsender(watch, backlog, slot, lambda: None if process.running else process.text())
             eventually(
                 lambda: offsets.count(before) >= shape.rows or not process.running,
                 LIMIT,
@@ -124,7 +124,7 @@ def reader(ground: Ground, backlog: Backlog, shape: Shape, socket: str) -> Figur
         environment = clean_environment({"BENCHMARK_DSN": ground.dsn(backlog.name, socket)})
         process = Process([*command, "--slot", slot], env=environment, pipes=True, cwd=CHECKOUT)
         usage = watch.add(process.pid)
-        walsender = _walsender(watch, backlog, slot)
+        walsender = _walsender(watch, backlog, slot, lambda: _end_of(process))
         out, err = process.popen.communicate(timeout=LIMIT)
         assert process.exit_code == 0, err.decode()
     told = json.loads(out)
@@ -150,7 +150,7 @@ def recvlogical(ground: Ground, backlog: Backlog, shape: Shape, socket: str) -> 
         command += ["-d", ground.dsn(backlog.name, socket)]
         process = Process(command, env=dict(os.environ), pipes=True)
         usage = watch.add(process.pid)
-        walsender = _walsender(watch, backlog, slot)
+        walsender = _walsender(watch, backlog, slot, lambda: _end_of(process))
         began = time.time()
         _, err = process.popen.communicate(timeout=LIMIT)
         ended = time.time()
@@ -181,8 +181,19 @@ def _pg_recvlogical(ground: Ground) -> Path:
     raise FileNotFoundError(f"no pg_recvlogical: looked in {', '.join(str(each.parent) for each in tried)}")
 
 
-def _walsender(watch: Watch, backlog: Backlog, slot: str) -> Usage:
-    return watch.add(eventually(lambda: backlog.walsender(slot), 60, f"a walsender for {slot}") or 0)
+def _end_of(process: Process) -> str | None:
+    return None if process.running else f"{process.popen.args!r} ended with {process.exit_code}"
+
+
+def _walsender(watch: Watch, backlog: Backlog, slot: str, ended: Callable[[], str | None]) -> Usage:
+    """The server's end of a reader, watched from now on. `ended` says how the reader ended, if it did."""
+
+    def found() -> int | None:
+        told = ended()
+        assert told is None, told
+        return backlog.walsender(slot)
+
+    return watch.add(eventually(found, 60, f"a walsender for {slot}") or 0)
 
 
 @dataclass(frozen=True)
