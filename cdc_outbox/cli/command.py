@@ -131,12 +131,20 @@ class Program(Group):
 
 
 def _stdout_is_closed() -> bool:
-    """Whether the reader of our output has gone, as `head` does."""
+    """Whether the reader of our output has gone, as `head` does. A flush that failed leaves nothing to flush again."""
+    import select
+
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return False
     try:
         sys.stdout.flush()
     except OSError:
         return True
-    return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:

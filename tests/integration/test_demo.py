@@ -121,6 +121,19 @@ def test_leaves_nothing_when_interrupted(
     assert said == ("" if killed else "interrupted: whatever was started is stopped and removed")
 
 
+def test_ends_quietly_when_nobody_listens(temporary: Path) -> None:
+    """As with `cdc-outbox demo | head -5`."""
+    process = demo(temporary)
+    assert process.popen.stdout is not None
+    assert process.popen.stderr is not None
+    with process.popen.stdout as told, process.popen.stderr as errors:
+        told.readline()
+        told.close()
+        assert process.wait(60) == 1
+        assert errors.read().decode() == ""
+    assert not list(temporary.iterdir())
+
+
 def test_postgres_runs_from_a_copy_where_its_user_cannot_read_ours(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
