@@ -69,7 +69,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     import asyncio
     import signal
 
-    from cdc_outbox import log
+    from cdc_outbox import log, memory
     from cdc_outbox.errors import DrainExceeded
     from cdc_outbox.relay import Relay
     from cdc_outbox.watch.server import serving
@@ -89,6 +89,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         if options is not None:
             await init(settings, options, told=told, waiting=waiting)
 
+    memory.keep_flat()
     relay = Relay(settings, set_up=set_up, **relay_options)
     main = asyncio.current_task()
     signals: list[str] = []
