@@ -1,0 +1,21 @@
+"""Memory that stays flat: large blocks go back to the system as soon as they are free.
+
+Batches are buffers that grow to a few hundred KB while smaller things are allocated beside them. The GNU C library
+raises the size from which a block has a mapping of its own whenever such a block is freed, so that batches soon come
+from the common heap and leave holes there: after an outage the heap was twice what it held. A fixed size ends
+that, and lets a growing buffer be moved without a copy. https://man7.org/linux/man-pages/man3/mallopt.3.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE: Final = 64 * 1024
+
+
+def keep_flat() -> bool:
+    """Give each large block a mapping of its own from now on; whether this C library can."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(_M_MMAP_THRESHOLD, _LARGE))
