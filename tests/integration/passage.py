@@ -6,12 +6,15 @@ what isn't in Kafka by then was not sent.
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 
+from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
@@ -21,11 +24,27 @@ from tests.servers.relay import RelayProcess, run_command
 class Passage:
     """One slot of a fresh database, and topics of its own."""
 
-    def __init__(self, database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        kafka: Kafka,
+        slot: str,
+        topics: str,
+        *,
+        bootstrap: str | None = None,
+        client: Mapping[str, str] | None = None,
+    ) -> None:
+        """`bootstrap` and `client`, settings by their dotted names, are the relay's way to the cluster."""
         self.database = database
         self.kafka = kafka
         self.slot = slot
         self.topics = topics
+        self.bootstrap = bootstrap
+        variables = {
+            "CDC_OUTBOX_KAFKA_" + name.upper().replace(".", "_"): value
+            for name, value in (client or {}).items()
+        }
+        self.environment = {"CDC_OUTBOX_DSN": database.dsn, **variables}
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Run SQL in a transaction of its own; the rows of a query."""
@@ -51,20 +70,51 @@ class Passage:
     ) -> subprocess.CompletedProcess[str]:
         """Relay until caught up; the run must end with `code`."""
         done = run_command(
-            *("start", "--slot", self.slot, "--bootstrap-servers", self.kafka.bootstrap),
+            *("start", "--slot", self.slot, "--bootstrap-servers", self.bootstrap or self.kafka.bootstrap),
             *("--no-http", "--until-caught-up", "--log-format", "json", *flags),
-            env={"CDC_OUTBOX_DSN": self.database.dsn, **(env or {})},
+            env={**self.environment, **(env or {})},
         )
         assert done.returncode == code, f"ended with {done.returncode}:\n{done.stderr}"
         return done
 
-    def relay(
-        self, *flags: str, bootstrap: str | None = None, env: Mapping[str, str] | None = None
-    ) -> RelayProcess:
-        """Start a relay that stays; the caller closes it."""
-        return RelayProcess(
-            self.database.dsn, bootstrap or self.kafka.bootstrap, slot=self.slot, flags=flags, env=env
+    @contextmanager
+    def relay(self, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[RelayProcess]:
+        """A relay that stays, for the time of the block."""
+        relay = RelayProcess(
+            self.database.dsn,
+            self.bootstrap or self.kafka.bootstrap,
+            slot=self.slot,
+            flags=flags,
+            env={**self.environment, **(env or {})},
         )
+        try:
+            yield relay
+        finally:
+            relay.close()
+
+    def confirmed(self) -> LSN:
+        """The slot's confirmed position."""
+        [(shown,)] = self.sql(
+            "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s", self.slot
+        )
+        return LSN.parse(shown)
+
+    def end_of_wal(self) -> LSN:
+        """Where the next WAL record would be written."""
+        [(shown,)] = self.sql("select pg_current_wal_insert_lsn()::text")
+        return LSN.parse(shown)
+
+    def table(self, payload: str = "text") -> Passage:
+        """A table `outbox` of id, topic, key and payload, with publication and slot."""
+        self.sql(
+            f"create table outbox (id bigserial primary key, topic text, aggregate_id text, payload {payload})"
+        )
+        return self.init()
+
+    def insert(self, topic: str, *rows: tuple[str | None, str | None]) -> None:
+        """One transaction of rows (key, payload) for a topic."""
+        statement = "insert into outbox (topic, aggregate_id, payload) values (%s, %s, %s)"
+        self.transaction(*((statement, (topic, key, payload)) for key, payload in rows))
 
     def topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Make a topic; its full name."""
@@ -74,3 +124,13 @@ class Passage:
     def read(self, *topics: str) -> list[Record]:
         """Everything that these topics hold now, by topic, partition and offset."""
         return read_all(self.kafka.bootstrap, *topics)
+
+
+def last_words(run: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """What a run that failed said last: `error` and `next`."""
+    last = json.loads(run.stderr.splitlines()[-1])
+    return last["error"], last["next"]
+
+
+def payloads(records: list[Record]) -> list[str]:
+    return [(record.value or b"").decode() for record in records]
