@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdc_outbox.settings import Settings
 
 DEFAULT_LIMIT = 10
-_WIDTH = 14
+_WIDTH = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -197,7 +197,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
     lines = [f"{document['lsn']} row {document['seq']}, committed {document['commit_time']}"]
     poison = document.get("poison")
     if poison is not None:
-        parts = {"poison": poison["error"], "next": poison["next"]}
+        parts = {f"poison ({poison['reason']})": poison["error"], "next": poison["next"]}
         parts |= {f"row {column}": text for column, text in document["row"].items() if text is not None}
     else:
         partition = document["partition"]

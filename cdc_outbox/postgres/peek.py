@@ -52,8 +52,8 @@ _log = log.get(__name__)
 
 APPLICATION_NAME: Final = "cdc-outbox peek"
 
-BEAT: Final = 5.0
-"""Seconds between status updates: well under any wal_sender_timeout that is in use."""
+BEAT: Final = 2.0
+"""Seconds between status updates, and between looks at the publication: well under any wal_sender_timeout in use."""
 
 ASK: Final = 0.2
 """Seconds between questions for how far the server has read, while nothing comes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, LiteralString
 
@@ -16,9 +17,9 @@ from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox, read_all
 from tests.servers.pipeline import Pipeline
-from tests.servers.postgres import PASSWORD
+from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.process import free_port
-from tests.servers.relay import RelayProcess, run_command
+from tests.servers.relay import RelayProcess, clean_environment, run_command
 from tests.servers.wait import eventually
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
@@ -349,7 +350,68 @@ def test_following_waits_for_open_transactions_by_name(place: Place, make_relay:
     assert process.terminate()[0] == 0
 
 
-def test_a_server_that_stops_is_not_kept_waiting(own_postgres: Any, slot: str, make_relay: Make) -> None:
+def test_following_ends_when_the_publication_hides_rows(
+    place: Place, follow: Callable[..., RelayProcess]
+) -> None:
+    process = follow()
+    place.execute("drop publication outbox_pub")
+    assert process.wait(60) == 78
+    *_, error, _ = process.stray
+    assert "publication outbox_pub does not exist" in error
+
+
+def test_following_never_becomes_a_synchronous_standby(own_postgres: PostgresServer, slot: str) -> None:
+    """It confirms on its own slot, and the application's commits would wait for that."""
+    create_outbox(own_postgres.dsn())
+    environment = {
+        "CDC_OUTBOX_DSN": own_postgres.dsn(),
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+    }
+    done = run_command("init", "--slot", slot, env=environment)
+    assert done.returncode == 0, done.stderr
+    own_postgres.reload({"synchronous_standby_names": "*"})
+    done = run_command("peek", "--follow", "--slot", slot, env=environment)
+    assert done.returncode == 78, done.stderr
+    assert "synchronous_standby_names" in done.stderr
+    done = run_command("peek", "--slot", slot, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pager_that_pauses_costs_neither_the_stream_nor_the_rows(
+    own_postgres: PostgresServer, slot: str
+) -> None:
+    """The server would give up on a peek that is silent for longer than this."""
+    own_postgres.reload({"wal_sender_timeout": "6s"})
+    create_outbox(own_postgres.dsn())
+    environment = clean_environment(
+        {"CDC_OUTBOX_DSN": own_postgres.dsn(), "CDC_OUTBOX_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}"}
+    )
+    done = run_command("init", "--slot", slot, env=environment)
+    assert done.returncode == 0, done.stderr
+    own_postgres.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload) select 'order', n::text, 'x',"
+        " to_jsonb(repeat('x', 2000)) from generate_series(1, 20000) n"
+    )
+    command = [sys.executable, "-m", "cdc_outbox", "peek", "--slot", slot, "--json", "--limit", "20000"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        since = own_postgres.value("select clock_timestamp()")
+        eventually(
+            lambda: own_postgres.value("select clock_timestamp() - interval '9 seconds'") > since,
+            30,
+            "a pause",
+        )
+        rest = process.stdout.readlines()
+        assert process.wait(60) == 0
+    assert [json.loads(line)["key"] for line in [first, *rest]] == [str(n) for n in range(1, 20_001)]
+
+
+def test_a_server_that_stops_is_not_kept_waiting(
+    own_postgres: PostgresServer, slot: str, make_relay: Make
+) -> None:
     create_outbox(own_postgres.dsn())
     done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": own_postgres.dsn()})
     assert done.returncode == 0, done.stderr
