@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,9 +51,13 @@ WATCH: Final = 1.0
 STALLED: Final = 3.0
 """Seconds without a confirmation after which the bootstrap list is asked for other addresses."""
 
+DOUBT: Final = 3.0
+"""Seconds for which a topic may be missing from the cluster's answers: a broker that has just come back knows none."""
+
 SEQUENCE_LIMIT: Final = 2**31 - 2**24
 """Records of a partition that one producer sends: its sequence numbers wrap wrongly after 2^31."""
 
+_ASK_AGAIN: Final = 0.1
 _OVERHEAD: Final = 96
 """Bytes of memory that a record takes beside its bytes in the batch, about."""
 
@@ -279,17 +284,15 @@ class KafkaPublisher:
         self._submit.set()
 
     async def _submitter(self) -> None:
-        """Hand batches to the client. It never waits there: topics are known and each lane is free."""
+        """Hand batches to the client. It doesn't wait there: topics are known and each lane is free."""
         submissions, send = self._submissions, self._producer.send_batch
-        partitions = self._producer.client.cluster.partitions_for_topic
         while True:
             await self._submit.wait()
             self._submit.clear()
             while submissions:
                 batch = submissions.popleft()
                 lane = batch.lane
-                known = partitions(lane.topic)
-                if known is None or lane.number not in known:
+                if await self._is_gone(lane.topic, lane.number):
                     # The client would ask the cluster for this topic by name, which may create it.
                     self._fail(topics.missing(lane.topic))
                     return
@@ -299,6 +302,20 @@ class KafkaPublisher:
                     self._fail(delivery_errors.translate(error, lane.topic))
                     return
                 confirmation.add_done_callback(partial(self._confirmed, batch))
+
+    async def _is_gone(self, topic: str, number: int) -> bool:
+        """Whether the cluster has no such partition, asked again for a while."""
+        kafka = self._producer.client
+        deadline = time.monotonic() + DOUBT
+        while number not in (kafka.cluster.partitions_for_topic(topic) or ()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return True
+            with suppress(TimeoutError, KafkaError):
+                async with asyncio.timeout(left):
+                    await kafka.force_metadata_update()
+                    await asyncio.sleep(_ASK_AGAIN)
+        return False
 
     def _confirmed(self, batch: Batch, confirmation: asyncio.Future[object]) -> None:
         lane = batch.lane
@@ -380,6 +397,8 @@ class KafkaPublisher:
                     self._fail(topics.changed(topic, len(lanes), len(known), self._settings))
                     return
                 if any(lane.out is not None or lane.open is not None for lane in lanes):
+                    if not await self._is_gone(topic, 0):
+                        continue
                     # The client would wait for it until it gives up; there may be another topic of that name by then.
                     self._fail(topics.missing(topic))
                     return
