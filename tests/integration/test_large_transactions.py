@@ -91,14 +91,16 @@ def test_a_large_transaction_waits_out_an_absent_broker_in_flat_memory(
     make_writer: Callable[..., Writer],
 ) -> None:
     """The budget stops the reader in the middle of the transaction; small ones behind it keep their order."""
-    rows = 50_000
+    rows = 80_000
     server = make_postgres(settings={"wal_sender_timeout": "2s"})
     create_outbox(server.dsn())
     own_kafka.create_topic(outbox_topic, 4)
-    pipeline = make_pipeline(server, own_kafka, flags=["--inflight-bytes", "2MiB"]).init()
+    pipeline = make_pipeline(server, own_kafka).init()
     relay = pipeline.start()
     walsender = pipeline.walsender()
-    writer = make_writer(server.dsn(), padding=100)
+    writer = make_writer(server.dsn(), padding=600)
+    writer.write(10)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
     own_kafka.pause()
     writer.write(rows, rows_per_transaction=rows)
     writer.write(200)
