@@ -274,7 +274,7 @@ class Flow:
             )
         except CdcOutboxError as failure:
             unsettled = failure  # the outcome is unknown: it is sent again, from the last confirmed LSN
-        if not isinstance(error, PostgresUnavailable):
+        if not isinstance(error, PostgresUnavailable) and not self.stream.over:
             await self._settle_last(settling, stays=stays and unsettled in (None, error))
         return unsettled
 

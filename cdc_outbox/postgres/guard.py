@@ -174,9 +174,9 @@ class PublicationWatch:
         self._since = max(row.position, self._since or row.position)
 
     @property
-    def hidden(self) -> Incident | None:
-        """Since when the publication hides rows, if it did so at the last look."""
-        return next((each for each in self.incidents if each.kind is IncidentKind.HIDDEN), None)
+    def hidden(self) -> tuple[Incident, ...]:
+        """Since when the publication hides rows and why, if it did so at the last look."""
+        return tuple(each for each in self.incidents if each.kind.lasts)
 
     def require(self, slot: str) -> None:
         """Raise PublicationReplaced while an incident bars delivery."""
@@ -195,7 +195,7 @@ class PublicationWatch:
         """Take in one look; `began` is a position where the WAL ended before it (`GuardReport.lsn`)."""
         ends = state.insert_lsn or began or LSN(0)
         hidden = self.hidden
-        since = hidden.from_lsn if hidden is not None else self._since or began or ends
+        since = hidden[0].from_lsn if hidden else self._since or began or ends
 
         def noted(kind: IncidentKind, message: str) -> Incident:
             incident = Incident(kind, at or datetime.now(UTC), since, ends, message)
@@ -205,21 +205,27 @@ class PublicationWatch:
 
         if state.problem is not None or state.identity is None:
             problem = state.problem or f"publication {state.name} could not be identified"
-            if any(each.message.startswith(problem) for each in self.incidents):
+            kind = IncidentKind.TRACELESS if state.traceless else IncidentKind.HIDDEN
+            if hidden and kind in (IncidentKind.HIDDEN, hidden[-1].kind):
                 return Finding(problem, state.next)
-            kind = IncidentKind.MADE_AGAIN if state.traceless else IncidentKind.HIDDEN
-            return Finding(problem, state.next, noted(kind, f"{problem}, seen between {since} and {ends}"))
+            return Finding(problem, state.next, noted(kind, f"{problem}, first seen at {ends}"))
         before = self.known
         self.known, self._since = state.identity, began
-        self.incidents = tuple(each for each in self.incidents if each is not hidden)
-        self.unwritten = tuple(each for each in self.unwritten if each is not hidden)
-        change = publications.compare(before, state.identity) if before is not None else Change.UNCHANGED
-        if change is Change.UNCHANGED and (hidden is None or before is not None):
+        self.incidents = tuple(each for each in self.incidents if each not in hidden)
+        self.unwritten = tuple(each for each in self.unwritten if each not in hidden)
+        change = Change.UNCHANGED
+        if before is not None:
+            change = publications.compare(before, state.identity)
+        elif hidden:
+            change = Change.MADE_AGAIN
+        if hidden and (change is Change.ALTERED or hidden[-1].kind is IncidentKind.TRACELESS):
+            change = Change.MADE_AGAIN
+        if change is Change.UNCHANGED:
             return Finding()
-        kind = IncidentKind.ALTERED if change is Change.ALTERED and not hidden else IncidentKind.MADE_AGAIN
+        kind = IncidentKind.ALTERED if change is Change.ALTERED else IncidentKind.MADE_AGAIN
         message = f"publication {state.name} was {kind.value} between {since} and {ends}"
-        if hidden is not None:
-            message = f"{message}; meanwhile {hidden.message.partition(', seen between ')[0]}"
+        for each in hidden:
+            message = f"{message}; meanwhile {each.message.partition(', first seen at ')[0]}"
         return Finding(incident=noted(kind, message))
 
 

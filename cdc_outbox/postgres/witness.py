@@ -39,16 +39,23 @@ class Absent(enum.Enum):
 class IncidentKind(enum.Enum):
     """What happened to the publication. MADE_AGAIN may have cost events and bars the way until accepted.
 
-    HIDDEN: it hides rows, and isn't mended yet; if it passes again as it was, none were skipped.
+    HIDDEN: it hides rows, and isn't mended yet; if it passes again as it was, none were skipped. TRACELESS: the
+    same, but then some may have been all the same.
     """
 
     ALTERED = "altered"
     HIDDEN = "hidden"
+    TRACELESS = "hidden without a trace"
     MADE_AGAIN = "made again"
 
     @property
     def bars(self) -> bool:
         return self is IncidentKind.MADE_AGAIN
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it goes on until the publication passes again."""
+        return self in (IncidentKind.HIDDEN, IncidentKind.TRACELESS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,13 +80,27 @@ def test_what_hid_rows_and_was_mended_by_an_alter_bars_with_the_whole_window() -
 def test_rows_of_an_unlogged_table_are_lost_whatever_comes_after() -> None:
     watch = PublicationWatch(IDENTITY, LSN(5))
     unlogged = replace(wrong("table public.outbox is unlogged", 20, IDENTITY), traceless=True)
-    incident = watch.look(unlogged, LSN(19)).incident
-    assert incident is not None
-    assert incident.kind.bars
+    hidden = watch.look(unlogged, LSN(19)).incident
+    assert hidden is not None
     assert watch.look(unlogged, LSN(29)).incident is None
-    assert watch.look(sound(IDENTITY, 40), LSN(39)) == Finding()
-    with pytest.raises(PublicationReplaced, match="unlogged"):
-        watch.require("s")
+    for later in (watch, recalled(hidden)):
+        incident = later.look(sound(IDENTITY, 40), LSN(39)).incident
+        assert incident is not None
+        assert (incident.from_lsn, incident.to_lsn) == (LSN(5), LSN(40))
+        assert later.incidents == (incident,)
+        with pytest.raises(PublicationReplaced, match="unlogged"):
+            later.require("s")
+
+
+def test_what_was_merely_hidden_first_may_lose_its_trace_later() -> None:
+    watch = PublicationWatch(IDENTITY, LSN(5))
+    watch.look(wrong("publication p lacks table public.outbox", 20), LSN(19))
+    gone = replace(wrong("table public.outbox does not exist", 30), traceless=True)
+    assert watch.look(gone, LSN(29)).incident is not None
+    assert watch.look(wrong("publication p lacks table public.outbox", 35), LSN(34)).incident is None
+    incident = watch.look(sound(IDENTITY, 40), LSN(39)).incident
+    assert incident is not None
+    assert (incident.kind, incident.from_lsn, incident.to_lsn) == (IncidentKind.MADE_AGAIN, LSN(5), LSN(40))
 
 
 def recalled(*incidents: Incident, publication: str | None = str(IDENTITY)) -> PublicationWatch:
@@ -123,7 +137,7 @@ def test_what_hid_rows_before_a_restart_and_was_altered_then_bars() -> None:
     hidden = before.look(wrong("publication p does not publish inserts", 20, ALTERED), LSN(19)).incident
     assert hidden is not None
     watch = recalled(hidden)
-    assert watch.hidden == hidden
+    assert watch.hidden == (hidden,)
     assert watch.look(wrong("publication p does not publish inserts", 30, ALTERED), LSN(29)).incident is None
     incident = watch.look(sound(ALTERED, 40), LSN(39)).incident
     assert incident is not None
@@ -163,7 +177,7 @@ def test_an_incident_that_could_not_be_written_is_kept_until_it_is() -> None:
     incident = watch.look(wrong("no p", 20), LSN(19)).incident
     assert incident is not None
     watch.recall(Witness("s", "77", 1, LSN(5), str(IDENTITY)))
-    assert watch.hidden == incident
+    assert watch.hidden == (incident,)
     assert watch.unwritten == (incident,)
 
 
