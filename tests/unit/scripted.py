@@ -43,6 +43,7 @@ class ScriptedStream:
         self.here: deque[bytes] = deque()
         self.coming = deque(portions)
         self.end: CdcOutboxError | None = None
+        self.over = False
         self.over_tcp = True
         self.sender_timeout = 0.0
         self.heard_up_to: list[int] = []
@@ -77,6 +78,7 @@ class ScriptedStream:
             self.here.extend(self.coming.popleft())
 
     def ended(self) -> CdcOutboxError:
+        self.over = True
         return self.end or PostgresUnavailable("ended", next="nothing")
 
     async def readable(self) -> None:
