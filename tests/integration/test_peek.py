@@ -360,6 +360,31 @@ def test_following_ends_when_the_publication_hides_rows(
     assert "publication outbox_pub does not exist" in error
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(place: Place) -> None:
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+        " select 'order', n::text, 'x', to_jsonb(repeat('x', 1000)) from generate_series(1, 2000) n"
+    )
+    before = place.positions()
+    environment = clean_environment(
+        {"CDC_OUTBOX_DSN": place.database.dsn, "CDC_OUTBOX_BOOTSTRAP_SERVERS": place.bootstrap}
+    )
+    command = [sys.executable, "-m", "cdc_outbox", "peek", "--slot", place.slot, "--json", "--limit", "2000"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["key"] == "1"
+        process.stdout.close()
+        said = process.stderr.read()
+        process.wait(60)
+    assert "error:" not in said
+    assert "Traceback" not in said
+    assert "Exception" not in said
+    assert place.positions() == before
+
+
 def test_following_never_becomes_a_synchronous_standby(own_postgres: PostgresServer, slot: str) -> None:
     """It confirms on its own slot, and the application's commits would wait for that."""
     create_outbox(own_postgres.dsn())

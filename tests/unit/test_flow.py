@@ -58,6 +58,17 @@ class FakeSettlement:
         self._stream.confirm(self._ledger.confirmable)
 
 
+class Bus(MemoryPublisher):
+    """Says when somebody waits for room."""
+
+    waits_for_room = False
+
+    async def room(self) -> None:
+        self.waits_for_room = True
+        await super().room()
+        self.waits_for_room = False
+
+
 class Session:
     """A flow over a scripted stream and a bus in memory."""
 
@@ -70,7 +81,7 @@ class Session:
     ) -> None:
         self.stream = ScriptedStream()
         self.ledger = Ledger()
-        self.publisher = MemoryPublisher(self.ledger, topics=topics, patient=True)
+        self.publisher = Bus(self.ledger, topics=topics, patient=True)
         self.intake = Intake(
             cast(Any, self.stream), self.ledger, Mapping(settings.outbox, "outbox_slot"), self.publisher
         )
@@ -335,8 +346,7 @@ def test_the_budget_of_bytes_stops_the_reader_and_a_confirmation_lets_it_go_on()
         session.stream.say(begin(0x100), relation(), row("a"))
         await session.taken(1)
         session.stream.say(row("b"))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
+        await session.until(lambda: session.publisher.waits_for_room)
         assert session.intake.received == 1
         session.publisher.confirm()
         await session.taken(2)
