@@ -1,8 +1,8 @@
 """F11: a publication that hides rows, from PostgreSQL's catalogue to the relay's exit code.
 
 Nothing is skipped in silence. What is hidden while the publication lacks the table is behind the slot for ever. So the
-proof is by ids and positions: every row that wasn't hidden arrives, and those that were lie in the range of WAL that the
-relay names until a person accepts it. On 15 to 17 decoding itself stops where the publication didn't exist; 18 skips
+proof is by ids and positions: every row that wasn't hidden arrives, and those that were lie in the range of WAL that
+the relay names until a person accepts it. On 15 to 17 decoding itself stops where the publication didn't exist; 18 skips
 without a word.
 """
 
@@ -141,7 +141,7 @@ def held_until_accepted(scene: Scene, hide: list[SQL], mend: list[SQL], words: s
     hidden += more
     confirmed = scene.slot_value("confirmed_flush_lsn")
     scene.sql(*mend)
-    reason = held_reason(relay, "events of that time may be missing")
+    reason = held_reason(relay, "made again")
     first, last = window(reason)
     assert first <= before
     assert after <= last

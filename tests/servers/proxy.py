@@ -58,9 +58,12 @@ class Proxy:
         """How many connections are open now."""
         return len(self._open)
 
-    def cut(self) -> None:
-        """Reset every open connection, on both sides. New ones are welcome."""
-        self._run(self._cut())
+    def cut(self, client_port: int | None = None) -> None:
+        """Reset every open connection, on both sides. New ones are welcome.
+
+        `client_port`: only the one that comes from this port, as the server sees it.
+        """
+        self._run(self._cut(client_port))
 
     def freeze(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Forward nothing any more, in the directions named, and close nothing.
@@ -185,8 +188,12 @@ class Proxy:
             else:
                 self.bytes_to_client += len(data)
 
-    async def _cut(self) -> None:
-        tasks = list(self._open)
+    async def _cut(self, client_port: int | None = None) -> None:
+        tasks = [
+            task
+            for task, sockets in self._open.items()
+            if client_port is None or (len(sockets) > 1 and sockets[1].getsockname()[1] == client_port)
+        ]
         for task in tasks:
             _reset(self._open[task])
             task.cancel()
