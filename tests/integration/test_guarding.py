@@ -2,8 +2,8 @@
 
 Nothing is skipped in silence. What is hidden while the publication lacks the table is behind the slot for ever. So the
 proof is by ids and positions: every row that wasn't hidden arrives, and those that were lie in the range of WAL that
-the relay names until a person accepts it. On 15 to 17 decoding itself stops where the publication didn't exist; 18 skips
-without a word.
+the relay names until a person accepts it. On 15 to 17 decoding itself stops where the publication didn't exist; 18
+skips without a word.
 """
 
 from __future__ import annotations
