@@ -101,9 +101,8 @@ class Flow:
             blocks = isinstance(error, PoisonEvent) and self.settings.delivery.on_poison == "block"
             unsettled = await self._wind_up(error, beating, settling, stays=blocks)
             if unsettled not in (None, cause) and isinstance(error, PoisonEvent | MappingError):
-                raise self._judged(
-                    unsettled
-                )  # what came before isn't all published: the row is met again when it is
+                # What came before isn't all published: the row is met again when it is.
+                raise self._judged(unsettled)
             if blocks and isinstance(error, PoisonEvent):
                 await self._stay_blocked(error, beating, settling, asked[0])
             raise error
@@ -225,26 +224,35 @@ class Flow:
     async def _drain(self, beating: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
         """The end that was asked for: read on to the commit, settle everything, confirm it."""
         self.status.change(State.DRAINING)
-        limit = self.settings.limits.drain
+        limit, began = self.settings.limits.drain, time.monotonic()
         draining = asyncio.create_task(self._read_to_commit(), name="drain")
+        error: CdcOutboxError | None = None
         try:
             async with asyncio.timeout(limit):
                 error = await _first_of(draining, beating, settling, self.publisher.failed)
-        except TimeoutError as late:
-            await self.settlement.finish()
+        except TimeoutError:
+            pass  # whether something is left to drain is asked below
+        finally:
+            await _cancelled(draining)
+        left = max(LAST_MOMENT, limit - (time.monotonic() - began))
+        await _cancelled(settling)
+        confirmed = await self._settle_last(settling, within=left)
+        if error is not None:
+            raise self._judged(error)
+        if self.ledger.unsettled or self.ledger.in_transaction:
             raise DrainExceeded(
                 f"{self.ledger.unsettled} batches were not confirmed by Kafka within the drain limit of {limit:g} s",
                 next="nothing is lost: they are sent again by the next start; raise limits.drain if it happens often",
-            ) from late
-        finally:
-            await _cancelled(draining)
-        await self._settle_last(settling)
-        if error is not None:
-            raise self._judged(error)
+            )
+        if not confirmed:
+            raise DrainExceeded(
+                f"PostgreSQL didn't take the last confirmation within {left:g} s",
+                next="nothing is lost: what was sent since the one before is sent again by the next start",
+            )
 
     async def _read_to_commit(self) -> None:
         while self.ledger.in_transaction:
-            if await self._take(1 << 62, to_commit=True):
+            if await self._take(1 if self.suspect else 1 << 62, to_commit=True):
                 await asyncio.sleep(0)
             elif self.ledger.in_transaction:
                 await self.stream.readable()
@@ -275,15 +283,19 @@ class Flow:
         except CdcOutboxError as failure:
             unsettled = failure  # the outcome is unknown: it is sent again, from the last confirmed LSN
         if not isinstance(error, PostgresUnavailable) and not self.stream.over:
-            await self._settle_last(settling, stays=stays and unsettled in (None, error))
+            if not stays:
+                await _cancelled(settling)
+            await self._settle_last(settling, within=patience)
         return unsettled
 
-    async def _settle_last(self, settling: asyncio.Task[None], *, stays: bool = False) -> None:
-        if settling.done():
-            return  # it is the guard, the witness or the control connection that failed: nothing may be confirmed
-        if not stays:
-            await _cancelled(settling)
-        await self.settlement.finish()
+    async def _settle_last(self, settling: asyncio.Task[None], *, within: float) -> bool:
+        """Confirm what is settled; whether that was done.
+
+        Where guard, witness or control connection failed nothing may be confirmed.
+        """
+        if settling.done() and not settling.cancelled():
+            return False
+        return await self.settlement.finish(within=within)
 
     async def _stay_blocked(self, error: PoisonEvent, *watched: asyncio.Task[Any]) -> None:
         """Keep slot, connection and guard, confirm nothing more, and return after a minute to try the event again."""
@@ -305,6 +317,8 @@ async def _first_of(*ends: asyncio.Future[Any]) -> CdcOutboxError | None:
     """Wait for the first to end, and return its error: raised, or resolved to. A fault that isn't ours is raised."""
     done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in done:
+        if end.cancelled():
+            continue
         outcome = end.exception() or end.result()
         if isinstance(outcome, CdcOutboxError):
             return outcome

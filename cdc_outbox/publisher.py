@@ -126,7 +126,7 @@ class Deliveries:
     After a session broke, the slot sends everything since the last confirmed LSN again. Rows of one partition are
     confirmed in stream order, so that one place a partition tells which of them have arrived, and they aren't sent
     twice. The memory of a topic ends when its number of partitions changes, since keys move then; all of it ends
-    when the stream may differ (another server or timeline, a publication that was made again).
+    when the stream may differ (another server or timeline, or one that was set back).
     """
 
     places: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)

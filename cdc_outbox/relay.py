@@ -79,7 +79,7 @@ class Relay:
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
         self._fixed_topics: set[str] | None = None
-        self._flowing = False
+        self._flowed = False
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
         self._said_start = -SAY_AGAIN
@@ -99,6 +99,7 @@ class Relay:
         backoff = Backoff(self._settings.retry)
         while not self._stop.is_set() and not self._caught_up.is_set():
             began = time.monotonic()
+            self._flowed = False
             try:
                 await self._until_stopped(self._session())
             except StartOver as reason:
@@ -106,9 +107,12 @@ class Relay:
             except CdcOutboxError as error:
                 if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
+                if self._stop.is_set() and self._flowed:
+                    raise  # it didn't end as it should have
                 self._say(error)
                 if time.monotonic() - began > self._settings.retry.max:
                     backoff.reset()
+                self._flowed = False
                 await self._until_stopped(asyncio.sleep(backoff.seconds()))
         self.status.change(State.STOPPED)
 
@@ -133,9 +137,11 @@ class Relay:
             await self._require_topics(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check()
-            await self._meet(admission)
+            self._meet(admission)
             stream = await admission.stream()
             ending.push_async_callback(stream.close)
+            # Nothing of ours may reach the bus after the slot is free for another relay.
+            ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             intake = Intake(stream, ledger, self._mapping, publisher)
             settlement = Settlement(
                 admission,
@@ -143,15 +149,15 @@ class Relay:
                 ledger,
                 intake,
                 interval=settings.postgres.guard_interval,
-                target=self._target,
+                target=await self._catch_up_to(admission),
             )
+            ending.push_async_callback(settlement.close)
             self._say_start(admission)
             flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
-            self._flowing = True
+            self._flowed = True
             try:
                 await flow.run(self._stop, self._caught_up)
             finally:
-                self._flowing = False
                 self._suspect = flow.suspect
 
     async def _require_mapping(self, admission: Admission) -> None:
@@ -184,14 +190,20 @@ class Relay:
     def _standing_by(self, pid: int) -> None:
         self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
 
-    async def _meet(self, admission: Admission) -> None:
-        """Another server or timeline may send other rows at the same places."""
+    def _meet(self, admission: Admission) -> None:
+        """Forget what was delivered where the stream may send other rows at the same places.
+
+        So it is on another server or timeline, and on one that was set back, which keeps its timeline.
+        """
         stream_of = (admission.server.system_identifier, admission.server.timeline)
-        if self._stream_of not in (None, stream_of):
+        if self._stream_of not in (None, stream_of) or admission.was_set_back(self._deliveries.until):
             self._deliveries.forget()
         self._stream_of = stream_of
+
+    async def _catch_up_to(self, admission: Admission) -> LSN | None:
         if self._until_caught_up and self._target is None:
             self._target = await admission.end_of_wal()
+        return self._target
 
     def _say_start(self, admission: Admission) -> None:
         """Log what was detected; after trouble with the bus or a row the state is the flow's to better."""
@@ -249,15 +261,16 @@ class Relay:
         self._said = {known: at for known, at in self._said.items() if now - at < 2 * SAY_AGAIN} | {text: now}
 
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
-        """Run `work` to its end. A stop cancels it, unless a stream flows, which ends by itself then."""
+        """Run `work` to its end. A stop cancels it, unless the stream flows or has flowed: then it ends by itself."""
         task = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not self._flowing:
+            stops = not task.done() and not self._flowed
+            if stops:
                 task.cancel()
             await asyncio.wait({task})
-            if not task.cancelled():
+            if not (stops and task.cancelled()):
                 task.result()
         finally:
             stopped.cancel()

@@ -70,19 +70,34 @@ class Settlement:
         self._proven = ProvenSnapshot(known.snapshot if known else None)
         self._settled = admission.position or LSN(0)
         self._round = asyncio.Lock()
+        self._current: asyncio.Task[None] | None = None
 
     async def run(self, caught_up: asyncio.Event) -> None:
         """One round an interval, until something is wrong."""
         while True:
             await asyncio.wait({self._admission.control.lost}, timeout=self._interval)
-            # A round isn't cut in the middle: its end is awaited by `finish`.
-            await asyncio.shield(self._settle_with_control())
-            if self._target is not None and self._stream.confirmed >= self._target:
+            # A round isn't cut in the middle: `finish` awaits its end, and `close` cuts what is left of it.
+            self._current = asyncio.create_task(self._settle_with_control(), name="settlement round")
+            await asyncio.shield(self._current)
+            if self._target is not None and self._settled >= self._target:
                 caught_up.set()
 
-    async def finish(self) -> None:
-        """The last round: whatever is settled by now is confirmed."""
-        await self._settle_with_control(everything=True)
+    async def finish(self, *, within: float) -> bool:
+        """The last round: whatever is settled by now is confirmed. Whether that was done in `within` seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._settle_with_control(everything=True)
+        except (TimeoutError, PostgresUnavailable):
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End the round under way."""
+        if self._current is not None:
+            self._current.cancel()
+            await asyncio.wait({self._current})
+            if not self._current.cancelled():
+                self._current.exception()
 
     async def _settle_with_control(self, *, everything: bool = False) -> None:
         """One round, begun anew on another control connection when the connection was lost before or in it."""

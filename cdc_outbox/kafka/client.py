@@ -28,6 +28,7 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable
 from cdc_outbox.publisher import BusRefused
@@ -149,9 +150,7 @@ async def start(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
 
 async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
-    options = {
-        name: value for name, value in connection_options(settings).items() if name not in _CLIENT_ONLY
-    }
+    options = _single_connection(settings)
     reasons: list[str] = []
     for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"]):
         server = f"{host}:{port}"
@@ -169,6 +168,11 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
         f"no Kafka broker can be used: {', '.join(reasons)}",
         next="check kafka.bootstrap_servers, security.protocol, and that the brokers run",
     )
+
+
+def _single_connection(settings: KafkaSettings) -> dict[str, Any]:
+    options = connection_options(settings)
+    return {name: value for name, value in options.items() if name not in _CLIENT_ONLY}
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -215,11 +219,21 @@ def _in_short(error: Exception) -> str:
 
 
 async def bootstrap_again(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
-    """Ask the bootstrap list where the brokers are now, keeping the producer and its sequence numbers."""
-    with suppress(KafkaError, OSError, TimeoutError):
-        async with asyncio.timeout(START_LIMIT):
-            await client.client.bootstrap()
-            await client.client.force_metadata_update()
+    """Ask the bootstrap list where the brokers are now, keeping the producer and its sequence numbers.
+
+    The client's own `bootstrap` would do, but leaves it without any topic until its next question, and batches of a
+    topic that isn't known fail.
+    """
+    for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"]):
+        with suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(PROBE_LIMIT):
+                connection = await create_conn(host, port, **_single_connection(settings))
+                try:
+                    everything: Any = MetadataRequest(None)
+                    client.client.cluster.update_metadata(await connection.send(everything))
+                finally:
+                    connection.close()
+                return
 
 
 async def stop(client: AIOKafkaProducer, *, within: float) -> None:

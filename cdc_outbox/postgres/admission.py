@@ -7,13 +7,12 @@ An admission holds the control connection of a session and what was found on it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, PublicationWrong
-from cdc_outbox.lsn import LSN
+from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
@@ -44,6 +43,8 @@ class Memory:
 
     watch: PublicationWatch = field(default_factory=PublicationWatch)
     noticed: set[str] = field(default_factory=set)
+    proven: LSN = ZERO
+    """The last position that was written into the witness, or confirmed where there is none."""
 
 
 class Admission:
@@ -195,6 +196,19 @@ class Admission:
             await self.control.run(lambda conn: witness.write(conn, row))
         self.witness = row
 
+    def was_set_back(self, delivered: int) -> bool:
+        """Whether the server knows less than it did, as after a restore; `delivered`: where it had been for sure.
+
+        A crash takes nothing back of what was committed to the witness or streamed. Without a witness table the slot's
+        position counts, which a crash may set back: that is a wrong guess on the safe side.
+        """
+        known = self.witness.position if isinstance(self.witness, Witness) else self.position
+        ends = self.publication.insert_lsn
+        back = (known or ZERO) < self._memory.proven or (ends is not None and ends < delivered)
+        if back:
+            self._memory.proven = ZERO
+        return back
+
     async def stand_by(self, standing_by: Callable[[int], None]) -> None:
         """Wait while another walsender has the slot; `standing_by` is told its process id."""
         while True:
@@ -238,6 +252,7 @@ class Admission:
             row = replace(self.witness, position=position, snapshot=snapshot)
             await self.control.run(lambda conn: witness.advance(conn, row))
             self.witness = row
+        self._memory.proven = position
 
     async def note(self) -> None:
         """Write new incidents into the witness row, if there is the table, and the publication as it is known now."""
@@ -257,8 +272,8 @@ class Admission:
         return LSN.parse(flushed)
 
     async def close(self) -> None:
-        """Close the control connection."""
-        with suppress(AttributeError):  # it was never opened
+        """Close the control connection, if it was ever opened."""
+        if hasattr(self, "control"):
             await self.control.close()
 
 

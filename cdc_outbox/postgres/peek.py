@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +57,10 @@ BEAT: Final = 2.0
 """Seconds between status updates, and between looks at the publication: well under any wal_sender_timeout in use."""
 
 ASK: Final = 0.2
-"""Seconds between questions for how far the server has read, while nothing comes."""
+"""Seconds between an answer and the next question for how far the server has read, while nothing comes."""
+
+_ASK_AGAIN: Final = 2.0
+_REPEATED: Final = 2
 
 WAIT: Final = 30.0
 """Seconds that the creation of the temporary slot may take."""
@@ -237,9 +241,17 @@ class _Reading:
         self._begin: Begin | None = None
         self._seq = 0
         self._received = LSN(0)
+        self._read = LSN(0)
+        self._asked_at: float | None = None
+        self._repeated = 0
 
     async def rows(self, *, until: LSN | None) -> AsyncIterator[Row]:
-        """The rows in the stream's order; to the first transaction that begins at or after `until`, if given."""
+        """The rows in the stream's order; with `until` to that position, or as far as the server can read now.
+
+        The flushed WAL may end within a record of a transaction that is still open; what is left of it may come many
+        seconds later. A server that waits for it answers two questions, the one asked after the other was answered,
+        with the same position.
+        """
         stream = self._stream
         while True:
             length, view = stream.frame(1)
@@ -250,14 +262,20 @@ class _Reading:
                 raise self._reason(stream.ended())
             if length == 0:
                 if until is not None:
-                    stream.send_status(ask=True)
+                    self._ask()
                 await self._more()
                 continue
             row = self._take(bytes(view), until)
             if row is not None:
                 yield row
-            if until is not None and self._received >= until:
+            if until is not None and (self._received >= until or self._repeated >= _REPEATED):
                 return
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        if self._asked_at is None or now - self._asked_at > _ASK_AGAIN:
+            self._stream.send_status(ask=True)
+            self._asked_at = now
 
     def _receive(self) -> None:
         try:
@@ -277,11 +295,15 @@ class _Reading:
     def _take(self, data: bytes, until: LSN | None) -> Row | None:
         if data[0] == protocol.KEEPALIVE:
             keepalive = decode_keepalive(data)
+            self._asked_at = None
+            self._repeated = self._repeated + 1 if keepalive.end == self._read else 0
+            self._read = keepalive.end
             if self._begin is None:
                 self._received = max(self._received, keepalive.end)
             if keepalive.reply:
                 self._stream.send_status()
             return None
+        self._repeated = 0
         message = decode(decode_xlog(data).payload)
         if isinstance(message, Begin):
             self._begin, self._seq = message, 0

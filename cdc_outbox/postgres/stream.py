@@ -143,6 +143,9 @@ class ReplicationStream:
         """
         try:
             self._pgconn.consume_input()
+            if self._pgconn.ssl_in_use:
+                # A record may end within a frame's header, and what OpenSSL holds then makes no socket readable.
+                self._pgconn.consume_input()
         except OperationalError as error:
             raise self._gone(error) from error
 

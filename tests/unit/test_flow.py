@@ -53,9 +53,10 @@ class FakeSettlement:
         caught_up.set()
         await self.broken
 
-    async def finish(self) -> None:
+    async def finish(self, *, within: float) -> bool:
         self.finished += 1
         self._stream.confirm(self._ledger.confirmable)
+        return True
 
 
 class Bus(MemoryPublisher):
