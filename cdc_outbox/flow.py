@@ -139,7 +139,7 @@ class Flow:
                 more = True
             elif more:
                 await asyncio.sleep(0)
-            elif intake.behind and stream.over_tcp:
+            elif intake.late and stream.over_tcp:
                 await asyncio.sleep(PAUSE)
 
     async def _take(self, rows: int, *, to_commit: bool = False) -> bool:
@@ -151,9 +151,10 @@ class Flow:
             publisher.flush()
             await self._prepare(unknown.topic)
             return True
-        publisher.flush()
+        publisher.flush(late=self.intake.late)
         self.stream.alive()
         while publisher.inflight_bytes > self.settings.limits.inflight_bytes:
+            publisher.flush()
             await publisher.room()
             self.stream.alive()
         if self.suspect is not None:
@@ -199,6 +200,7 @@ class Flow:
         began = said = time.monotonic()
         while True:
             await asyncio.sleep(MIND)
+            self.intake.notice()
             now, state, silent = time.monotonic(), self.status.state, self.publisher.silent_for
             if self.awaits_topic or state not in (State.STREAMING, State.HELD):
                 continue

@@ -65,14 +65,15 @@ class Intake:
         self._last: Encoded | str | None = None
         self._lag_us = 0
         self.plans: dict[TableName, Plan] = {}
+        self._noticed: set[tuple[TableName, str]] = set()
         self.received = 0
         self.skipped: dict[str, int] = {}
         self.shutdown_signs = False
 
     @property
-    def behind(self) -> bool:
-        """Whether the server is sending a backlog, by its own clock."""
-        return self._lag_us > BEHIND_US
+    def late(self) -> float:
+        """Seconds between the commit and the sending of what came last, by the server's clock; 0 for a live stream."""
+        return self._lag_us / 1_000_000 if self._lag_us > BEHIND_US else 0.0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -99,7 +100,7 @@ class Intake:
         received = self.received
         last = received + rows
         encoded = self._last
-        begin = b""
+        data = b""
         try:
             length, view = frame(1)
             while True:
@@ -140,7 +141,6 @@ class Intake:
                         if received >= last:
                             return True
                     elif tag == pgoutput.BEGIN:
-                        begin = data
                         lsn, commit_us, _ = _begin_at(data, XLOG_HEADER)
                         ledger.begin(lsn)
                         place = 0
@@ -151,7 +151,6 @@ class Intake:
                     else:
                         self._other(data)
                 elif data[0] == KEEPALIVE:
-                    begin = b""
                     self._keepalive(data)
                 else:
                     raise malformed(f"a frame of {length} bytes with the tag {data[0]:#04x}")
@@ -160,8 +159,8 @@ class Intake:
             self._lsn, self._commit_us, self._place = lsn, commit_us, place
             self.received = received
             self._last = encoded
-            if begin:
-                self._lag_us = _sent_at(begin, 17)[0] + EPOCH_US - commit_us
+            if data and data[0] == XLOG:
+                self._lag_us = _sent_at(data, 17)[0] + EPOCH_US - commit_us
 
     @property
     def last(self) -> Encoded | None:
@@ -173,6 +172,17 @@ class Intake:
         return Unpublishable(
             str(error), self._retry, next=error.next, reason=reason, lsn=self._lsn, seq=self._place
         )
+
+    def notice(self) -> None:
+        """Log what the plans left out since the last call: each value of a bus, each name of a header once."""
+        for table, plan in self.plans.items():
+            for value in plan.other_buses:
+                _log.warning("rows for another bus are left out", table=str(table), bus=value)
+            plan.other_buses.clear()
+            for name in plan.dropped:
+                if (table, name) not in self._noticed:
+                    self._noticed.add((table, name))
+                    _log.warning("header members are dropped", table=str(table), name=name)
 
     def _keepalive(self, data: bytes) -> None:
         keepalive = decode_keepalive(data)
@@ -206,6 +216,9 @@ class Intake:
         known = self.plans.get(table)
         plan = self._mapping.plan(relation, known)
         self._plans[key] = plan.encode
+        lost = plan.lost(known) if known is not None else ()
+        if lost:
+            _log.warning("columns are gone", table=str(table), roles=list(lost))
         if self._mapping.is_news(plan):
             _log.info("mapping", table=str(table), columns=plan.describe())
         self.plans[table] = plan
