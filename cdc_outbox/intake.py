@@ -159,7 +159,7 @@ class Intake:
             self._lsn, self._commit_us, self._place = lsn, commit_us, place
             self.received = received
             self._last = encoded
-            if data and data[0] == XLOG:
+            if len(data) > XLOG_HEADER and data[0] == XLOG:
                 self._lag_us = _sent_at(data, 17)[0] + EPOCH_US - commit_us
 
     @property
