@@ -106,8 +106,8 @@ class Publisher(Protocol):
         Raises TopicUnknown; PoisonEvent for a row that the bus can never take.
         """
 
-    def flush(self) -> None:
-        """Send what may leave now."""
+    def flush(self, *, late: float = 0.0) -> None:
+        """Send what may leave now; `late`: how many seconds ago it was committed, where that tells of a backlog."""
 
     async def room(self) -> None:
         """Wait until something in flight was confirmed."""
@@ -194,7 +194,7 @@ class MemoryPublisher:
         self.inflight_events += 1
         self.inflight_bytes += len(encoded[3] or b"")
 
-    def flush(self) -> None:
+    def flush(self, *, late: float = 0.0) -> None:
         """Confirm everything, unless patient."""
         if not self._patient:
             self.confirm(len(self._waiting))

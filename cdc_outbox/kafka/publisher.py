@@ -2,7 +2,8 @@
 
 **When to send.** A row is appended to the open batch of its partition (its *lane*). An open batch leaves when nothing
 is in flight, as Nagle's algorithm has it: a lone event leaves at once, and under load batches grow by themselves
-while the last request is out. A full batch leaves as soon as its lane is free.
+while the last request is out. A full batch leaves as soon as its lane is free. In a backlog rows are late anyway:
+there batches may grow for a part of that time before they leave, since each request and each batch has its price.
 
 **Order.** A lane hands the client one batch at a time, and the next only after the broker has confirmed it. The client
 would take more, but a batch that fails for good leaves a hole, and a broker that knows nothing of this producer
@@ -26,12 +27,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiokafka.errors import KafkaError
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, topics
 from cdc_outbox.kafka.partitioner import HASHES
+from cdc_outbox.kafka.records import Records
 from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ if TYPE_CHECKING:
 
 ROUND: Final = 0.02
 """Seconds after which open batches stop waiting for what is in flight (a partition without a leader, say)."""
+
+LONGEST_ROUND: Final = 0.5
+"""The most of that in a backlog, where batches may grow though nothing is in flight."""
+
+WORTH_SENDING: Final = 64 * 1024
+"""Bytes a lane, on average, that are worth a request in a backlog: a request and each of its batches have a price."""
+
+MOST_GATHERED: Final = 8 * 1024 * 1024
+"""Bytes that are worth a request in any case."""
 
 WATCH: Final = 1.0
 """Seconds between looks at what the cluster says of our topics."""
@@ -70,11 +80,12 @@ class Batch:
     `size` is that of the whole batch before compression, `bytes` what counts against the budget.
     """
 
-    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "records", "size")
+    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "put", "records", "size")
 
-    def __init__(self, lane: Lane, records: BatchBuilder, mark: Mark, first: tuple[int, int]) -> None:
+    def __init__(self, lane: Lane, records: Records, mark: Mark, first: tuple[int, int]) -> None:
         self.lane = lane
         self.records = records
+        self.put = records.put
         self.mark = mark
         self.first = first
         self.last_lsn, self.last_seq = first
@@ -115,6 +126,8 @@ class KafkaPublisher:
         self._submit = asyncio.Event()
         self._progress = asyncio.Event()
         self._out = 0
+        self._open_bytes = 0
+        self._patience = 0.0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
         self._owed_since = 0.0
@@ -197,16 +210,16 @@ class KafkaPublisher:
         batch = lane.open
         if batch is None:
             batch = self._open(lane, encoded, lsn, seq)
-        appended = batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
-        if appended is None:
+        # A first record always fits.
+        while (appended := batch.put(batch.count, timestamp, key=key, value=value, headers=headers)) is None:
             batch = self._open_next(lane, batch, encoded, lsn, seq)
-            appended = batch.records.append(key=key, value=value, timestamp=timestamp, headers=headers)
         batch.last_lsn = lsn
         batch.last_seq = seq
         batch.count += 1
         size = appended.size + _OVERHEAD
         batch.bytes += size
         self.inflight_bytes += size
+        self._open_bytes += size
 
     def _remember_hash(self, key: bytes) -> int:
         hashes = self._hashes
@@ -228,7 +241,7 @@ class KafkaPublisher:
                 lsn=lsn,
                 seq=seq,
             )
-        batch = Batch(lane, BatchBuilder(lane.max_bytes, self._codec), self._ledger.open(), (lsn, seq))
+        batch = Batch(lane, Records(lane.max_bytes, self._codec), self._ledger.open(), (lsn, seq))
         lane.open = batch
         if lane.out is None and not lane.full:
             self._waiting.append(lane)
@@ -246,14 +259,24 @@ class KafkaPublisher:
         else:
             lane.full.append(batch)
 
-    def flush(self) -> None:
-        """Send open batches, if nothing is in flight or the round has lasted too long."""
+    def flush(self, *, late: float = 0.0) -> None:
+        """Send open batches, if nothing is in flight or the round has lasted too long.
+
+        `late`: in a backlog, the seconds that rows are late by. Batches may grow for a part of that.
+        """
+        self._patience = min(late / 4, LONGEST_ROUND)
+        self._flush()
+
+    def _flush(self) -> None:
         if not self._waiting:
             return
         now = time.monotonic()
-        if self._out and now - self._round_started < ROUND:
+        lasted = now - self._round_started
+        limit = max(ROUND, self._patience)
+        if lasted < limit and (self._out or (self._patience and self._open_bytes < self._enough())):
             if self._round_timer is None:
-                self._round_timer = asyncio.get_running_loop().call_later(ROUND, self._end_round)
+                loop = asyncio.get_running_loop()
+                self._round_timer = loop.call_later(limit - lasted, self._end_round)
             return
         self._round_started = now
         waiting, self._waiting = self._waiting, []
@@ -263,9 +286,13 @@ class KafkaPublisher:
                 lane.open = None
                 self._send(lane, batch)
 
+    def _enough(self) -> int:
+        """Bytes in open batches that make a request worth its price, in a backlog."""
+        return min(len(self._waiting) * WORTH_SENDING, MOST_GATHERED)
+
     def _end_round(self) -> None:
         self._round_timer = None
-        self.flush()
+        self._flush()
 
     def _send(self, lane: Lane, batch: Batch) -> None:
         lane.out = batch
@@ -273,8 +300,9 @@ class KafkaPublisher:
             self._owed_since = time.monotonic()
         self._out += 1
         self.inflight_events += batch.count
+        self._open_bytes -= batch.bytes
         batch.size = batch.records.size()
-        batch.records.close()
+        batch.records.seal(batch.count)
         lane.sent += batch.count
         if lane.sent > SEQUENCE_LIMIT:
             self._fail(
@@ -338,7 +366,7 @@ class KafkaPublisher:
             self._send(lane, lane.full.popleft())
         elif lane.open is not None:
             self._waiting.append(lane)
-        self.flush()
+        self._flush()
         self._progress.set()
 
     def _rejected(self, batch: Batch, error: BaseException) -> None:

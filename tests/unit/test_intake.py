@@ -21,6 +21,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.pgoutput import (
     Column,
     Delete,
+    Insert,
     Message,
     Origin,
     Relation,
@@ -267,12 +268,24 @@ def test_empty_transactions_are_confirmable() -> None:
 
 def test_a_backlog_is_told_by_the_servers_own_clock() -> None:
     taken = Taken()
-    taken.drain(begin(0x100, sent_us=COMMIT_US + 5_000_000), commit(0x100))
-    behind = taken.intake.behind
-    taken.drain(begin(0x200, sent_us=COMMIT_US + 1000), commit(0x200))
-    assert (behind, taken.intake.behind) == (True, False)
-    taken.drain(begin(0x300, sent_us=COMMIT_US + 5_000_000), commit(0x300), keepalive(0x400))
-    assert not taken.intake.behind
+    seen = []
+    for at, late_us in ((0x100, 5_000_000), (0x200, 1000), (0x300, 5_000_000)):
+        taken.drain(begin(at, sent_us=COMMIT_US + late_us))
+        seen.append(taken.intake.late)
+        taken.drain(commit(at))
+    assert seen == [5.0, 0.0, 5.0]
+    taken.drain(keepalive(0x400))
+    assert taken.intake.late == 0.0
+
+
+def test_a_long_transaction_becomes_a_backlog_while_it_comes() -> None:
+    taken = Taken()
+    taken.drain(begin(0x100), relation())
+    before = taken.intake.late
+    taken.drain(
+        frame(Insert(OID, [b"1", b"order", b"a", b"t", b"1", b"{}", None, None]), sent_us=COMMIT_US + 60_000)
+    )
+    assert (before, taken.intake.late) == (0.0, 0.06)
 
 
 @pytest.mark.parametrize(
