@@ -1,0 +1,125 @@
+"""A relay under load between servers of its own, and the judgement at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from dataclasses import dataclass
+
+from tests.chaos.load import Load
+from tests.chaos.tally import Tally
+from tests.servers.kafka import KafkaBroker
+from tests.servers.ledger import create_outbox
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
+
+PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """When a relay was killed, in ms since the epoch; what came twice by it, and how old the oldest of that was."""
+
+    at_ms: int
+    again: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a run showed. `unexplained`: second deliveries that no kill of the relay accounts for."""
+
+    committed: int
+    records: int
+    again: int
+    unexplained: int
+    kills: tuple[Kill, ...]
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        oldest = max((kill.oldest_ms for kill in self.kills if kill.again), default=0)
+        return (
+            f"{self.committed} committed, {self.records} records, {self.again} came twice"
+            f" ({self.unexplained} not by a kill of the relay), {len(self.kills)} kills,"
+            f" at most {max((kill.again for kill in self.kills), default=0)} by one,"
+            f" the oldest {oldest / 1000:.2f} s before it; {len(self.faults)} faults"
+        )
+
+
+class Rig:
+    """PostgreSQL, Kafka, a proxy before PostgreSQL, one relay, a load and a tally."""
+
+    def __init__(self, *, rate: float, seed: int) -> None:
+        with contextlib.ExitStack() as stack:
+            self.postgres = PostgresServer(settings={"max_wal_size": "4GB"}).start()
+            stack.callback(self.postgres.close)
+            self.kafka = KafkaBroker().start()
+            stack.callback(self.kafka.close)
+            self.proxy = stack.enter_context(Proxy(("127.0.0.1", self.postgres.port)))
+            aggregate_type = f"chaos-{secrets.token_hex(4)}"
+            topic = f"outbox.event.{aggregate_type}"
+            create_outbox(self.postgres.dsn())
+            self.kafka.create_topic(topic, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+            self.pipeline = Pipeline(
+                self.postgres, self.kafka, slot="chaos", dsn=self.postgres.dsn(port=self.proxy.port)
+            ).init()
+            stack.callback(self.pipeline.close)
+            self.pipeline.start()
+            self.tally = Tally(self.kafka.bootstrap, topic, PARTITIONS)
+            stack.callback(self.tally.close)
+            self.load = Load(self.postgres.dsn(), aggregate_type, rate=rate, seed=seed).start()
+            self.kills: list[int] = []
+            self._closing = stack.pop_all()
+
+    def kill_relay(self) -> None:
+        """`kill -9`, and write down when."""
+        self.kills.append(time.time_ns() // 1_000_000)
+        self.pipeline.relay.kill()
+
+    def ended(self, code: int) -> None:
+        """A relay was told to end and did; what it could not confirm in time may come twice, as after a kill."""
+        assert code in (0, 1), f"exit {code}:\n{self.pipeline.relay.text()}"
+        if code:
+            self.kills.append(time.time_ns() // 1_000_000)
+
+    def check(self) -> None:
+        """Raise if a part of the rig has ended that shouldn't."""
+        self.load.check()
+        self.tally.check()
+
+    def judge(self, timeout: float = 120) -> Judgement:
+        """End the load, let everything arrive, and compare. Servers and relay must be up."""
+        self.load.stop()
+        self.pipeline.wait_confirmed(self.pipeline.end_of_wal(), timeout)
+        self.tally.read_to_end(timeout)
+        truth = self.load.truth()
+        by_kill: dict[int, list[int]] = {at: [] for at in self.kills}
+        unexplained = 0
+        for again in self.tally.again:
+            between = [at for at in self.kills if again.first_ms <= at <= again.again_ms]
+            # What was on its way when the relay died was appended a moment later.
+            at = between[0] if between else max((at for at in self.kills if at <= again.again_ms), default=0)
+            if not at or (not between and again.first_ms - at > 1000):
+                unexplained += 1
+            else:
+                by_kill[at].append(at - again.first_ms)
+        return Judgement(
+            sum(len(numbers) for numbers in truth.values()),
+            self.tally.records,
+            len(self.tally.again),
+            unexplained,
+            tuple(Kill(at, len(ages), max(ages, default=0)) for at, ages in by_kill.items()),
+            tuple(self.tally.compare(truth)),
+        )
+
+    def close(self) -> None:
+        """End everything."""
+        self._closing.close()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
