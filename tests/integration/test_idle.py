@@ -1,0 +1,121 @@
+"""F6: an outbox without rows lets the slot follow the WAL of others, without a heartbeat table."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import psycopg
+
+from tests.integration.scene import PATIENCE, Scene, make_scene
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import PostgresServer
+from tests.servers.wait import eventually
+
+__all__ = ["make_scene"]
+
+LOAD = 25.0
+"""Seconds of foreign writing: two rounds of the keepalive that is asked for every ten."""
+
+BEHIND = 12.0
+"""Seconds of WAL that may be unconfirmed at any time."""
+
+SMALL = 64 * 1024
+SEGMENT = 16 << 20
+
+
+class Noise:
+    """Writes rows that are nobody's events, in several databases."""
+
+    def __init__(self, *dsns: str) -> None:
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(dsn,), daemon=True) for dsn in dsns]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, dsn: str) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("create table noise (id bigserial, filler text)")
+            while not self._stop.wait(0.05):
+                connection.execute(
+                    "insert into noise (filler) select repeat('x', 200) from generate_series(1, 200)"
+                )
+            connection.execute("drop table noise")
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+
+def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own name
+    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+) -> None:
+    scene = make_scene(own_postgres.dsn(), kafka)
+    scene.init()
+    relay = scene.relay()
+    elsewhere = own_postgres.create_database("elsewhere")
+    positions: deque[tuple[float, int]] = deque()
+    worst, began = 0, time.monotonic()
+
+    def sample() -> int:
+        """Bytes that are unconfirmed, which may not be more than the WAL of the last seconds."""
+        nonlocal worst
+        wal, unconfirmed = scene.value(
+            "select array[pg_current_wal_lsn() - '0/0', pg_current_wal_lsn() - confirmed_flush_lsn]::bigint[]"
+            " from pg_replication_slots where slot_name = %s",
+            (scene.slot,),
+        )
+        now = time.monotonic()
+        positions.append((now, wal))
+        while len(positions) > 1 and positions[1][0] < now - BEHIND:
+            positions.popleft()
+        if now - began > BEHIND:
+            worst = max(worst, unconfirmed)
+            assert unconfirmed <= max(wal - positions[0][1], SMALL), f"{unconfirmed} bytes are unconfirmed"
+        return int(unconfirmed)
+
+    noise = Noise(scene.dsn, elsewhere)
+    try:
+        eventually(lambda: sample() >= 0 and time.monotonic() - began > LOAD, PATIENCE, "the load is over")
+    finally:
+        noise.close()
+    written = positions[-1][1] - positions[0][1]
+    print(f"{written / BEHIND / 1024:.0f} KiB/s of foreign WAL, at most {worst / 1024:.0f} KiB unconfirmed")
+    eventually(lambda: sample() < 1 << 20, BEHIND, "the slot caught up")
+
+    def retained() -> int:
+        scene.value("select pg_switch_wal()::text")
+        with psycopg.connect(scene.dsn, autocommit=True) as connection:
+            connection.execute("checkpoint")
+        return int(
+            scene.value(
+                "select pg_current_wal_lsn() - restart_lsn from pg_replication_slots where slot_name = %s",
+                (scene.slot,),
+            )
+        )
+
+    eventually(lambda: retained() < 2 * SEGMENT, PATIENCE, "WAL let go")
+    assert relay.state() == "streaming"
+    # And what was idle delivers at once.
+    writer, consumer = scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(5))
+    assert not scene.books(writer, consumer).duplicates
+
+
+def test_an_idle_relay_writes_nothing(
+    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+) -> None:
+    """Its own witness row would be WAL, which would be a reason to confirm, and so on for ever."""
+    scene = make_scene(own_postgres.dsn(), kafka)
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(5))
+    scene.wait_confirmed()
+    row = scene.witness()
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > BEHIND, PATIENCE, "a keepalive asked for and answered")
+    assert relay.state() == "streaming"
+    assert scene.witness() == row
