@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -57,15 +56,17 @@ BEAT: Final = 2.0
 """Seconds between status updates, and between looks at the publication: well under any wal_sender_timeout in use."""
 
 ASK: Final = 0.2
-"""Seconds between an answer and the next question for how far the server has read, while nothing comes."""
+"""Seconds in which nothing comes until the server is asked how far it has read."""
 
-_ASK_AGAIN: Final = 2.0
-_REPEATED: Final = 2
+_IDLE: Final = 2
 
 WAIT: Final = 30.0
 """Seconds that the creation of the temporary slot may take."""
 
 _END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_flush_lsn()::text"
+_WAIT_EVENT: Final[LiteralString] = (
+    "select (select wait_event from pg_catalog.pg_stat_activity where pid = %s)"
+)
 _STANDBYS: Final[LiteralString] = "select pg_catalog.current_setting('synchronous_standby_names')"
 
 
@@ -241,16 +242,13 @@ class _Reading:
         self._begin: Begin | None = None
         self._seq = 0
         self._received = LSN(0)
-        self._read = LSN(0)
-        self._asked_at: float | None = None
-        self._repeated = 0
+        self._idle = 0
 
     async def rows(self, *, until: LSN | None) -> AsyncIterator[Row]:
         """The rows in the stream's order; with `until` to that position, or as far as the server can read now.
 
-        The flushed WAL may end within a record of a transaction that is still open; what is left of it may come many
-        seconds later. A server that waits for it answers two questions, the one asked after the other was answered,
-        with the same position.
+        The flushed WAL may end within a record of a transaction that is still open, and what is left of it may be
+        flushed many seconds later: then the walsender waits short of `until`.
         """
         stream = self._stream
         while True:
@@ -261,21 +259,18 @@ class _Reading:
             if length < 0:
                 raise self._reason(stream.ended())
             if length == 0:
-                if until is not None:
-                    self._ask()
-                await self._more()
-                continue
+                if await self._more() or until is None:
+                    continue
+                stream.send_status(ask=True)
+                self._idle = self._idle + 1 if await self._waits_for_wal() else 0
+                if self._idle < _IDLE:
+                    continue
+                return
             row = self._take(bytes(view), until)
             if row is not None:
                 yield row
-            if until is not None and (self._received >= until or self._repeated >= _REPEATED):
+            if until is not None and self._received >= until:
                 return
-
-    def _ask(self) -> None:
-        now = time.monotonic()
-        if self._asked_at is None or now - self._asked_at > _ASK_AGAIN:
-            self._stream.send_status(ask=True)
-            self._asked_at = now
 
     def _receive(self) -> None:
         try:
@@ -287,23 +282,29 @@ class _Reading:
         """Why the stream ended: the control connection heard it first, if the server is ending."""
         return self._control.lost.result() if self._control.lost.done() else error
 
-    async def _more(self) -> None:
-        with suppress(TimeoutError):
+    async def _more(self) -> bool:
+        """Wait a moment; whether something came."""
+        try:
             async with asyncio.timeout(ASK):
                 await self._stream.readable()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _waits_for_wal(self) -> bool:
+        pid = self._stream.pid
+        ((event,),) = await self._control.run(lambda conn: execute(conn, _WAIT_EVENT, (pid,)))
+        return str(event).lower() == "walsenderwaitforwal"
 
     def _take(self, data: bytes, until: LSN | None) -> Row | None:
         if data[0] == protocol.KEEPALIVE:
             keepalive = decode_keepalive(data)
-            self._asked_at = None
-            self._repeated = self._repeated + 1 if keepalive.end == self._read else 0
-            self._read = keepalive.end
             if self._begin is None:
                 self._received = max(self._received, keepalive.end)
             if keepalive.reply:
                 self._stream.send_status()
             return None
-        self._repeated = 0
+        self._idle = 0
         message = decode(decode_xlog(data).payload)
         if isinstance(message, Begin):
             self._begin, self._seq = message, 0

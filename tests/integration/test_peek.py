@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, LiteralString
 
@@ -183,6 +184,32 @@ def test_only_what_was_committed_before_is_waited_for(place: Place) -> None:
         )
         assert place.peek() == []
     assert [event["key"] for event in place.peek()] == ["open"]
+
+
+def test_the_rest_of_a_record_of_an_open_transaction_is_not_waited_for(place: Place) -> None:
+    """The server writes whole pages of WAL; a record that begins on one may stay without its end for 15 seconds."""
+    place.insert("a")
+    with psycopg.connect(place.database.dsn) as connection:
+
+        def cut() -> bool:
+            connection.execute(
+                "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+                " select 'order', n::text, 'x', to_jsonb(repeat('x', 1500)) from generate_series(1, 50) n"
+            )
+            ((flushed,),) = place.execute("select pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
+            return bool(flushed % 8192 == 0)
+
+        eventually(cut, 10, "WAL is flushed to a page's end")
+        began = time.monotonic()
+        assert [event["key"] for event in place.peek()] == ["a"]
+        assert time.monotonic() - began < 10
+
+
+def test_a_large_transaction_on_other_tables_does_not_look_like_the_end(place: Place) -> None:
+    place.execute("create table other (n int)")
+    place.execute("insert into other select n from generate_series(1, 500000) n")
+    place.insert("a")
+    assert [event["key"] for event in place.peek()] == ["a"]
 
 
 def test_nothing_to_show_is_fine_and_said(place: Place) -> None:
