@@ -200,7 +200,7 @@ def _refused(server: str, error: Exception) -> BusRefused:
     elif isinstance(error, ClusterAuthorizationFailedError):
         what = f"Kafka at {server} doesn't allow us an idempotent producer"
         remedy = (
-            "grant it: kafka-acls --add --allow-principal User:NAME --operation IdempotentWrite --cluster"
+            "grant Write on the topics: kafka-acls --add --allow-principal User:NAME --producer --topic TOPIC"
         )
     elif isinstance(error, IncompatibleBrokerVersion):
         what = f"Kafka at {server} is too old: {_in_short(error)}"

@@ -1,0 +1,191 @@
+"""Kafka's environment forbids delivery for a while: state `held`, nothing skipped, and on it goes by itself.
+
+And the two budgets that keep a relay from harming others: its rate and its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.conftest import Database
+from tests.integration.passage import Passage, last_words, payloads
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.relay import RelayProcess
+from tests.servers.security import client_settings
+from tests.servers.wait import eventually
+
+
+def streaming(relay: RelayProcess, passage: Passage, topic: str, count: int) -> None:
+    """Wait until the relay streams and has delivered so many."""
+    relay.wait_state("streaming", timeout=60)
+    eventually(lambda: len(passage.read(topic)) == count, 60, relay.text)
+
+
+def reason(relay: RelayProcess) -> str:
+    code, body = relay.get("/readyz")
+    assert code == 503, body
+    return str(json.loads(body)["reason"])
+
+
+@pytest.mark.parametrize("describes", [True, False], ids=["may describe", "may not describe"])
+def test_a_right_withdrawn_and_given_back(
+    database: Database, secure_kafka: KafkaBroker, slot: str, topics: str, describes: bool
+) -> None:
+    passage = Passage(
+        *(database, secure_kafka, slot, topics),
+        bootstrap=secure_kafka.address("SASL_PLAINTEXT"),
+        client=client_settings("SASL_PLAINTEXT", "PLAIN"),
+    )
+    topic, other = passage.topic("withdrawn", 2), passage.topic("other")
+    passage.table()
+    for each in (topic, other):
+        secure_kafka.allow("relay", "write", each)
+    if describes:
+        secure_kafka.allow("relay", "describe", topic)
+    with passage.relay(env={"CDC_OUTBOX_RETRY_MAX": "300ms"}) as relay:
+        passage.insert(topic, *((key, "0") for key in "abcd"))
+        streaming(relay, passage, topic, 4)
+        secure_kafka.withdraw("relay", "write", topic)
+        for n in range(1, 10):
+            passage.insert(topic, *((key, str(n)) for key in "abcd"))
+        passage.insert(other, ("a", "after"))
+        relay.wait_state("held", timeout=60)
+        eventually(
+            lambda: f"{'write to' if describes else 'see'} topic {topic}" in reason(relay), 60, relay.text
+        )
+        said = len(relay.records)
+        walsenders: set[object] = set()
+
+        def many_sessions() -> bool:
+            assert relay.state() == "held"
+            assert relay.get("/livez")[0] == 200
+            walsenders.update(
+                passage.sql("select active_pid from pg_replication_slots where slot_name = %s", slot)
+            )
+            return len(walsenders) > 2
+
+        if describes:
+            # Only a delivery tells whether it is allowed again; the log doesn't grow by trying.
+            eventually(many_sessions, 60, relay.text)
+            assert len(relay.records) - said < 10, relay.text()
+        assert len(passage.read(topic)) == 4
+        secure_kafka.allow("relay", "write", topic)
+        relay.wait_state("streaming", timeout=60)
+        eventually(lambda: payloads(passage.read(other)) == ["after"], 60, relay.text)
+        assert relay.terminate()[0] == 0
+    for key in "abcd":
+        mine = [record for record in passage.read(topic) if record.key == key.encode()]
+        assert payloads(mine) == [str(n) for n in range(10)]
+
+
+def test_no_right_at_start(database: Database, secure_kafka: KafkaBroker, slot: str, topics: str) -> None:
+    passage = Passage(
+        *(database, secure_kafka, slot, topics),
+        bootstrap=secure_kafka.address("SASL_PLAINTEXT"),
+        client=client_settings("SASL_PLAINTEXT", "PLAIN", "stranger"),
+    )
+    topic, other = passage.topic("forbidden"), passage.topic("other")
+    passage.table().insert(topic, ("a", "1"))
+    error, remedy = last_words(passage.run(code=78))
+    assert "doesn't allow us an idempotent producer" in error
+    assert "kafka-acls" in remedy
+    # A right to write anywhere includes that to an idempotent producer.
+    secure_kafka.allow("stranger", "write", other)
+    with passage.relay() as relay:
+        relay.wait_state("held", timeout=60)
+        assert topic in reason(relay)
+        said = relay.wait_for(lambda record: record.get("event") == "held", 10)
+        assert "kafka-acls" in said["next"]
+        secure_kafka.allow("stranger", "write", topic)
+        streaming(relay, passage, topic, 1)
+    for each in (topic, other):
+        secure_kafka.withdraw("stranger", "write", each)
+
+
+def test_a_broker_that_is_frozen_shows_in_the_state(
+    database: Database, own_kafka: KafkaBroker, slot: str, topics: str
+) -> None:
+    passage = Passage(database, own_kafka, slot, topics).table()
+    topic = passage.topic("events")
+    with passage.relay() as relay:
+        passage.insert(topic, ("a", "0"))
+        streaming(relay, passage, topic, 1)
+        own_kafka.pause()
+        passage.insert(topic, ("a", "1"))
+        relay.wait_state("held", timeout=60)
+        assert relay.get("/livez")[0] == 200
+        own_kafka.resume()
+        streaming(relay, passage, topic, 2)
+
+
+def test_an_end_with_the_broker_frozen_takes_no_longer_than_the_drain(
+    database: Database, own_kafka: KafkaBroker, slot: str, topics: str
+) -> None:
+    passage = Passage(database, own_kafka, slot, topics).table()
+    topic = passage.topic("events")
+    with passage.relay(env={"CDC_OUTBOX_LIMITS_DRAIN": "1s"}) as relay:
+        passage.insert(topic, ("a", "0"))
+        streaming(relay, passage, topic, 1)
+        own_kafka.pause()
+        passage.insert(topic, *(("a", "x" * 1000) for _ in range(1000)))
+        relay.wait_state("held", timeout=60)
+        code, seconds = relay.terminate()
+        assert (code, seconds < 5) == (1, True), seconds
+        assert "drain limit of 1 s" in relay.records[-1]["error"]
+        own_kafka.resume()
+    passage.run()
+    assert len(set(passage.read(topic))) >= 1001
+
+
+def test_a_start_with_the_broker_frozen_is_bounded(
+    database: Database, own_kafka: KafkaBroker, slot: str, topics: str
+) -> None:
+    passage = Passage(database, own_kafka, slot, topics).table()
+    own_kafka.pause()
+    error, _ = last_words(passage.run("--fail-fast", code=1))
+    assert "doesn't answer" in error
+    own_kafka.resume()
+
+
+def test_the_rate_limit(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    passage = Passage(database, kafka, slot, topics).table()
+    topic = passage.topic("paced", 4, {"message.timestamp.type": "LogAppendTime"})
+    passage.insert(topic, *((f"k{n}", str(n)) for n in range(900)))
+    passage.run("--max-events-per-second", "300")
+    appended = sorted(record.timestamp for record in passage.read(topic))
+    assert len(appended) == 900
+    rate = (len(appended) - 1) / ((appended[-1] - appended[0]) / 1000)
+    assert 200 < rate < 330, f"{rate:.0f} events/s"
+    # No burst: what arrives within any half second is a tenth of a second's more at most, and what one batch holds.
+    most = max(sum(1 for other in appended if at <= other < at + 500) for at in appended)
+    assert most < 300, f"{most} within half a second"
+    assert statistics.median(appended) > appended[0] + 500
+
+
+def test_memory_is_bounded_by_the_budget_whatever_the_rows_hold(
+    database: Database, make_kafka: Callable[..., KafkaBroker], slot: str, topics: str
+) -> None:
+    """Also where the bytes are in headers."""
+    broker = make_kafka()
+    passage = Passage(database, broker, slot, topics)
+    passage.sql("create table outbox (id bigserial, aggregate_id text, payload text, headers json)")
+    passage.init()
+    topic = passage.topic("heavy", 8)
+    with passage.relay("--topic", topic, env={"CDC_OUTBOX_LIMITS_INFLIGHT_BYTES": "2MiB"}) as relay:
+        passage.sql("insert into outbox (aggregate_id, payload, headers) values ('a', '', null)")
+        streaming(relay, passage, topic, 1)
+        before = relay.rss()
+        broker.pause()
+        passage.sql(
+            "insert into outbox (aggregate_id, payload, headers)"
+            " select n, '', json_build_object('big', repeat('x', 10000)) from generate_series(1, 6000) n"
+        )
+        relay.wait_state("held", timeout=60)
+        assert relay.peak_rss() - before < 24 << 20, f"{(relay.peak_rss() - before) >> 20} MiB more"
+        broker.resume()
+        streaming(relay, passage, topic, 6001)
+        assert relay.peak_rss() - before < 24 << 20, f"{(relay.peak_rss() - before) >> 20} MiB more"

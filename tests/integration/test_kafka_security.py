@@ -1,0 +1,214 @@
+"""Ways to prove to Kafka who we are, what happens when the proof fails, and compression."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without __all__
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from tests.integration.conftest import Database
+from tests.integration.passage import Passage, last_words, payloads
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.process import free_port
+from tests.servers.security import USERS, Listener, Mechanism, certificates, client_settings
+from tests.servers.wait import eventually
+
+Secured = Callable[..., Passage]
+
+
+@pytest.fixture
+def secured(database: Database, secure_kafka: KafkaBroker, slot: str, topics: str) -> Secured:
+    """Makes the passage by one of the secure listeners, with one row to relay to the topic `events`."""
+
+    def make(listener: Listener, client: dict[str, str]) -> Passage:
+        passage = Passage(
+            *(database, secure_kafka, slot, topics), bootstrap=secure_kafka.address(listener), client=client
+        )
+        topic = passage.topic("events")
+        secure_kafka.allow("relay", "write", topic)
+        passage.table()
+        passage.insert(topic, ("k", "v"))
+        return passage
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [
+        ("SSL", "PLAIN"),
+        ("SASL_SSL", "PLAIN"),
+        ("SASL_SSL", "SCRAM-SHA-256"),
+        ("SASL_SSL", "SCRAM-SHA-512"),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+    ],
+)
+def test_ways_in(secured: Secured, listener: Listener, mechanism: Mechanism) -> None:
+    passage = secured(listener, client_settings(listener, mechanism))
+    done = passage.run()
+    assert payloads(passage.read(f"{passage.topics}events")) == ["v"]
+    assert USERS["relay"] not in done.stderr
+
+
+def unsecured_token(subject: str, seconds: int) -> str:
+    """A token as the broker's unsecured validator takes it: claims without a signature."""
+    now = int(time.time())
+    parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return f"{encoded[0]}.{encoded[1]}."
+
+
+@pytest.mark.parametrize("hook", ["plain", "waiting"])
+def test_a_token_hook(secured: Secured, tmp_path: Path, hook: str) -> None:
+    (tmp_path / "hooks.py").write_text(
+        f"token = {unsecured_token('relay', 600)!r}\n"
+        "def plain():\n    return token\n"
+        "async def waiting():\n    return token\n"
+    )
+    passage = secured(
+        "SASL_SSL",
+        {**client_settings("SASL_SSL", "OAUTHBEARER"), "sasl.oauthbearer.token.provider": f"hooks:{hook}"},
+    )
+    passage.run(env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    assert payloads(passage.read(f"{passage.topics}events")) == ["v"]
+
+
+def test_a_token_hook_that_fails(secured: Secured, tmp_path: Path) -> None:
+    (tmp_path / "hooks.py").write_text("def broken():\n    raise LookupError('the secret of secrets')\n")
+    passage = secured(
+        "SASL_SSL",
+        {**client_settings("SASL_SSL", "OAUTHBEARER"), "sasl.oauthbearer.token.provider": "hooks:broken"},
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = passage.run("--fail-fast", env=environment, code=1)
+    assert "LookupError" in last_words(done)[0]
+    assert "the secret of secrets" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("listener", "change", "complaint", "remedy"),
+    [
+        ("SASL_SSL", {"sasl.mechanism": "PLAIN", "sasl.password": "wrong-pw"}, "refuses us", "sasl.*"),
+        ("SASL_SSL", {"sasl.password": "wrong-pw"}, "refuses us", "sasl.*"),
+        ("SASL_SSL", {"sasl.username": "nobody"}, "refuses us", "sasl.*"),
+        ("SASL_SSL", {"ssl.ca.location": "server.pem"}, "not trusted", "ssl.ca.location"),
+        (
+            "SASL_SSL",
+            {"ssl.ca.location": "missing.pem"},
+            "missing.pem, which can't be read",
+            "ssl.ca.location",
+        ),
+    ],
+    ids=["plain", "scram", "unknown user", "wrong authority", "no such file"],
+)
+def test_what_a_restart_cant_cure(
+    secured: Secured, listener: Listener, change: dict[str, str], complaint: str, remedy: str
+) -> None:
+    change = {
+        name: str(certificates() / value) if value.endswith(".pem") else value
+        for name, value in change.items()
+    }
+    passage = secured(listener, {**client_settings(listener, "SCRAM-SHA-512"), **change})
+    done = passage.run(code=78)
+    error, next_step = last_words(done)
+    assert complaint in error
+    assert remedy in next_step
+    assert "wrong-pw" not in done.stderr
+    assert not passage.read(f"{passage.topics}events")
+
+
+def test_a_certificate_for_another_name(secured: Secured) -> None:
+    passage = secured("SASL_SSL", client_settings("SASL_SSL"))
+    assert passage.bootstrap is not None
+    passage.bootstrap = passage.bootstrap.replace("127.0.0.1", "127.1")
+    error, _ = last_words(passage.run(code=78))
+    assert "127.1" in error
+    assert "not trusted" in error
+    passage.run("--kafka", "ssl.endpoint.identification.algorithm=none")
+    assert payloads(passage.read(f"{passage.topics}events")) == ["v"]
+
+
+def test_no_broker_and_fail_fast(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    passage = Passage(database, kafka, slot, topics).table()
+    passage.bootstrap = f"127.0.0.1:{free_port()},no-such-host.invalid:9092"
+    done = passage.run("--fail-fast", "--log-format", "text", code=1)
+    *_, error, remedy = done.stderr.splitlines()
+    assert error.startswith("error: no Kafka broker can be used: 127.0.0.1:")
+    assert "connection refused, no-such-host.invalid:9092: " in error
+    assert remedy == "next: check kafka.bootstrap_servers, security.protocol, and that the brokers run"
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol"), [("SASL_SSL", "PLAINTEXT"), ("SASL_PLAINTEXT", "SASL_SSL")]
+)
+def test_the_wrong_protocol(secured: Secured, listener: Listener, protocol: Listener) -> None:
+    """The broker hangs up without a reason, as one does that is being stopped: so it is waited for."""
+    passage = secured(listener, {**client_settings("SASL_SSL"), "security.protocol": protocol})
+    error, remedy = last_words(passage.run("--fail-fast", code=1))
+    assert f"no Kafka broker can be used: {passage.bootstrap}: " in error
+    assert "security.protocol" in remedy
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression_arrives_readable(
+    database: Database, kafka: Kafka, slot: str, topics: str, compression: str
+) -> None:
+    passage = Passage(database, kafka, slot, topics).table()
+    topic = passage.topic("compressed")
+    sent = [f"{n:05} " + "abcdefgh" * (n % 50) for n in range(3000)]
+    passage.insert(topic, *(("k", text) for text in sent))
+    passage.run("--kafka", f"compression.type={compression}")
+    assert payloads(passage.read(topic)) == sent
+
+
+def set_password(broker: KafkaBroker, user: str, password: str) -> None:
+    information = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    changes: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, information, password.encode())
+    ]
+    admin = broker.admin()
+    for done in admin.alter_user_scram_credentials(changes).values():
+        done.result(30)
+
+
+def test_a_password_that_changes_while_we_run(secured: Secured, secure_kafka: KafkaBroker) -> None:
+    """It holds a relay that has streamed, rather than end it: credentials come back as rights do."""
+    passage = secured("SASL_SSL", client_settings("SASL_SSL", "SCRAM-SHA-256", "stranger"))
+    topic = f"{passage.topics}events"
+    secure_kafka.allow("stranger", "write", topic)
+    inserted = time.monotonic()
+
+    def held() -> bool:
+        nonlocal inserted
+        # The connection ends after a second without work; the next one has to prove itself again.
+        if time.monotonic() - inserted > 2:
+            passage.insert(topic, ("k", "w"))
+            inserted = time.monotonic()
+        return relay.state() == "held"
+
+    with passage.relay("--kafka", "connections.max.idle.ms=1000") as relay:
+        relay.wait_state("streaming", timeout=60)
+        eventually(lambda: payloads(passage.read(topic)) == ["v"], 60, relay.text)
+        set_password(secure_kafka, "stranger", "changed")
+        try:
+            eventually(held, 60, relay.text)
+            code, body = relay.get("/readyz")
+        finally:
+            set_password(secure_kafka, "stranger", USERS["stranger"])
+        assert code == 503, body
+        relay.wait_state("streaming", timeout=60)
+        assert relay.terminate()[0] == 0
+    passage.run()
+    [(written,)] = passage.sql("select count(*) from outbox")
+    assert payloads(passage.read(topic)) == ["v", *["w"] * (written - 1)]
+    secure_kafka.withdraw("stranger", "write", topic)
