@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from tests.benchmarks import drain
+from tests.benchmarks import drain, latency, memory, restart
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.ground import Ground
 from tests.benchmarks.report import against, mib, table
@@ -112,11 +114,101 @@ def warm_up(ground: Ground) -> None:
             drain.relay(ground, backlog, shape, "unix")
 
 
+def polling(ground: Ground) -> Document:
+    """The polling relay's drain and its table, for comparison."""
+    figures = drain.polled(ground, OPTIONS.rows // 3)
+    say(
+        table(
+            f"The polling relay: {figures.events} pending rows",
+            ("", "events/s", "CPU µs/event", "its server session µs/event", "peak"),
+            [
+                (
+                    figures.reader,
+                    f"{figures.rate:,.0f}",
+                    f"{figures.cpu_us:.1f}",
+                    f"{figures.walsender_us:.1f}",
+                    mib(figures.peak_bytes),
+                )
+            ],
+        )
+    )
+    return drain.document(figures)
+
+
+def latencies(ground: Ground) -> Document:
+    """Commit to append at a steady rate, of the relay and of the polling relay."""
+    figures = [each(ground, OPTIONS.rate, OPTIONS.seconds) for each in (latency.relay, latency.polled)]
+    say(
+        table(
+            f"Insert to Kafka in ms, at {OPTIONS.rate} one-row transactions a second for {OPTIONS.seconds:g} s",
+            ("", "append p50", "p99", "consumer p50", "p99", "CPU µs/event", "server µs/event"),
+            [
+                (
+                    each.reader,
+                    f"{each.append_p50:.1f}",
+                    f"{each.append_p99:.1f}",
+                    f"{each.arrival_p50:.1f}",
+                    f"{each.arrival_p99:.1f}",
+                    f"{each.cpu_us:.0f}",
+                    f"{each.server_us:.0f}",
+                )
+                for each in figures
+            ],
+        )
+    )
+    say(f"\np50 to the append: {against(figures[0].append_p50, 2.0, least=False, form='{:.1f}')} ms")
+    say(f"p99 to the append: {against(figures[0].append_p99, 10.0, least=False, form='{:.1f}')} ms")
+    return {"figures": [asdict(each) for each in figures]}
+
+
+def memories(ground: Ground) -> Document:
+    """Resident memory, steady and at its peaks."""
+    peaks = [
+        memory.idle(ground),
+        memory.through(ground, OPTIONS.rows * 10 // 3),
+        memory.outage(ground, OPTIONS.rows),
+        memory.event(ground, 1),
+        memory.event(ground, 8),
+    ]
+    say(
+        table(
+            "Resident memory",
+            ("", "MB", "bar", "reached"),
+            [
+                (
+                    each.what,
+                    f"{each.bytes / 2**20:.1f}",
+                    f"{each.bar / 2**20:.0f}",
+                    "yes" if each.bytes < each.bar else "NO",
+                )
+                for each in peaks
+            ],
+        )
+    )
+    return {"peaks": [asdict(each) for each in peaks]}
+
+
+def starts(ground: Ground) -> Document:
+    """Start to first event, and what `kill -9` sends again."""
+    seconds = statistics.median(restart.first_event(ground) for _ in range(OPTIONS.repeat))
+    again = restart.after_kill(ground, OPTIONS.rows)
+    say(f"\nStart to the first event: {against(seconds, 1.0, least=False)} s")
+    say(
+        f"Sent again after kill -9 in a drain of {again.rows}: {again.twice} events, "
+        f"of {again.last_two_seconds} in the last 2 s: {'yes' if again.twice <= again.last_two_seconds else 'NO'}"
+    )
+    return {"first_event_seconds": round(seconds, 3), **asdict(again)}
+
+
 PARTS: dict[str, Callable[[Ground], Document]] = {
     "drain": lambda ground: drains(ground, "drain"),
     "hundred": lambda ground: drains(ground, "hundred"),
     "large": lambda ground: drains(ground, "large"),
     "wide": lambda ground: drains(ground, "wide"),
+    "polling": polling,
+    "latency": latencies,
+    "memory": memories,
+    "start": starts,
 }
 
 
@@ -127,6 +219,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--repeat", type=int, default=3, help="drains of each, of which the median counts (3)"
     )
+    parser.add_argument("--rate", type=int, default=1000, help="events/s of the latency part (1000)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of the latency part (20)")
     parser.add_argument("--sockets", nargs="+", choices=("unix", "tcp"), default=("unix", "tcp"))
     parser.add_argument("--json", action="store_true", help="print one document, and the tables on stderr")
     return parser.parse_args()

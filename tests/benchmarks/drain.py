@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -17,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.backlog import PUBLICATION, Backlog
+from tests.benchmarks import polling
+from tests.benchmarks.backlog import PUBLICATION, Backlog, Shape
 from tests.benchmarks.offsets import Offsets
 from tests.benchmarks.usage import Usage, Watch, memory
 from tests.servers.cache import CHECKOUT
@@ -28,11 +30,18 @@ from tests.servers.wait import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.benchmarks.backlog import Shape
     from tests.benchmarks.ground import Ground
 
 PATIENCE = {"unix": 0.0002, "tcp": 0.02}
 """Seconds between the reader's reads, by kind of socket: the best of those that were tried."""
+
+_PENDING = """
+insert into outbox_polled (aggregate_type, aggregate_id, event_type, payload)
+select %s, md5((n * 7919::bigint %% %s)::text)::uuid::text, 'OrderPlaced',
+       ('{"n": ' || lpad(n::text, 9, '1') || ', "note": "' || repeat('an order of no importance ', 6)
+        || '", "total": 12345}')::jsonb
+from generate_series(1, %s) as n
+"""
 
 LIMIT = 300.0
 """Seconds after which a drain counts as stuck."""
@@ -163,6 +172,40 @@ def recvlogical(ground: Ground, backlog: Backlog, shape: Shape, socket: str) -> 
         usage.total / shape.rows * 1e6,
         walsender.total / shape.rows * 1e6,
         0,
+    )
+
+
+def polled(ground: Ground, rows: int) -> Figures:
+    """The polling relay, with as many pending rows of its own table."""
+    shape = Shape("polled", rows, kind=f"polled-{secrets.token_hex(2)}")
+    ground.topics(shape)
+    offsets = Offsets(ground.kafka, shape.topics, shape.partitions)
+    before = offsets.ends()
+    with Backlog(ground.postgres) as backlog, Watch() as watch:
+        backlog.connection.execute(polling.TABLE)
+        backlog.connection.execute(_PENDING, (shape.kind, shape.keys, rows))
+        backlog.connection.execute("analyze outbox_polled")
+        began = time.time()
+        process, pid = polling.start(backlog, ground.kafka.bootstrap)
+        try:
+            usage, server = watch.add(process.pid), watch.add(pid)
+            eventually(
+                lambda: offsets.count(before) >= rows or not process.running, LIMIT, "the backlog drained"
+            )
+            assert process.running, "the polling relay ended"
+            peak = memory(process.pid)
+        finally:
+            process.kill()
+    span = offsets.span(began)
+    return Figures(
+        "polling relay",
+        "unix",
+        rows,
+        span.seconds,
+        usage.between(span.first, span.last) / rows * 1e6,
+        server.between(span.first, span.last) / rows * 1e6,
+        peak,
+        offsets.count(before) - rows,
     )
 
 

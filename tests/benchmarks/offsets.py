@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported without __all__
+
+from tests.servers.wait import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     from tests.servers.kafka import KafkaBroker
 
 Place = tuple[str, int]
+
+_NOT_YET = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What a broker answers that doesn't know yet what the controller has made of it."""
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
@@ -42,11 +51,21 @@ class Offsets:
 
     def _ask(self, spec: OffsetSpec) -> dict[Place, tuple[int, int]]:
         asked = {TopicPartition(topic, number): spec for topic, number in self._places}
-        answers = self._admin.list_offsets(asked, request_timeout=30)
-        return {
-            (place.topic, place.partition): (answer.result().offset, answer.result().timestamp)
-            for place, answer in answers.items()
-        }
+        answered: dict[Place, tuple[int, int]] = {}
+
+        def answers() -> bool:
+            try:
+                for place, answer in self._admin.list_offsets(asked, request_timeout=30).items():
+                    found = answer.result()
+                    answered[place.topic, place.partition] = (found.offset, found.timestamp)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_YET:
+                    raise
+                return False
+            return True
+
+        eventually(answers, 20, "an answer from every leader")
+        return answered
 
     def ends(self) -> dict[Place, int]:
         """The offset that comes next, for each partition."""
