@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import time
 from dataclasses import dataclass
 
@@ -79,8 +80,11 @@ class Rig:
         self.pipeline.relay.kill()
 
     def ended(self, code: int) -> None:
-        """A relay was told to end and did; what it could not confirm in time may come twice, as after a kill."""
-        assert code in (0, 1), f"exit {code}:\n{self.pipeline.relay.text()}"
+        """A relay was told to end and did. What it could not confirm in time may come twice, as after a kill.
+
+        A signal that comes before the relay listens for signals ends it as any process.
+        """
+        assert code in (0, 1, -signal.SIGTERM), f"exit {code}:\n{self.pipeline.relay.text()}"
         if code:
             self.kills.append(time.time_ns() // 1_000_000)
 
