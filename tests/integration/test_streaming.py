@@ -1,0 +1,126 @@
+"""Plain streaming, on each version of PostgreSQL: everything that committed, nothing that didn't, in order, once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.integration.conftest import Database
+from tests.integration.scene import PATIENCE, Scene, make_scene
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+
+__all__ = ["make_scene"]
+
+INSERT = "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, 'made', %s)"
+
+
+@pytest.fixture
+def scene(
+    postgres_version: Postgres, outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]
+) -> Scene:
+    scene = make_scene(outbox.dsn, kafka, table=False)
+    scene.init()
+    return scene
+
+
+def test_what_commits_arrives_in_order_and_once(scene: Scene) -> None:
+    """Several writers, rollbacks, transactions of several rows; restarts in between, and a backlog at the start."""
+    writer = scene.writer(rate=400, threads=3, rows_per_transaction=3, rollback_share=0.2)
+    consumer = scene.consumer()
+    writer.write(200)
+    writer.stop()
+    relay = scene.relay()
+    writer.start()
+    for _ in range(2):
+        writer.wait_written(200, PATIENCE)
+        assert relay.terminate()[0] == 0
+        writer.wait_written(50, PATIENCE)
+        relay = scene.relay()
+    writer.wait_written(50, PATIENCE)
+    verdict = scene.books(writer, consumer)
+    print(verdict)
+    assert not verdict.duplicates
+    scene.wait_confirmed()
+    assert relay.terminate()[0] == 0
+
+
+def test_transactions_of_every_shape(scene: Scene) -> None:
+    """Savepoints, a prepared transaction, one that began first and commits last, an insert that is deleted at once."""
+    scene.relay()
+    consumer = scene.consumer()
+
+    def row(key: str) -> tuple[str, str, str, str]:
+        event_id = str(uuid.uuid4())
+        return event_id, scene.aggregate_type, key, json.dumps({"key": key})
+
+    expected: list[str] = []
+    never: list[str] = []
+    with psycopg.connect(scene.dsn) as early, psycopg.connect(scene.dsn, autocommit=True) as late:
+        first = row("overtaken")
+        early.execute(INSERT, first)
+        second = row("overtaken")
+        late.execute(INSERT, second)
+        with early.transaction():
+            kept = row("savepoint")
+            early.execute(INSERT, kept)
+            with early.transaction(force_rollback=True):
+                lost = row("savepoint")
+                early.execute(INSERT, lost)
+                never.append(lost[0])
+        early.commit()
+        expected += [second[0], first[0], kept[0]]
+        gone = row("deleted")
+        with late.transaction():
+            late.execute(INSERT, gone)
+            late.execute("delete from outbox where id = %s", (gone[0],))
+        expected.append(gone[0])
+        rolled_back = row("rolled back")
+        with late.transaction(force_rollback=True):
+            late.execute(INSERT, rolled_back)
+        never.append(rolled_back[0])
+        updated = row("updated")
+        late.execute(INSERT, updated)
+        late.execute("update outbox set payload = '{}' where id = %s", (updated[0],))
+        expected.append(updated[0])
+    with psycopg.connect(scene.dsn) as preparing:
+        prepared = row("prepared")
+        preparing.tpc_begin(preparing.xid(1, scene.slot, "outbox"))
+        preparing.execute(INSERT, prepared)
+        preparing.tpc_prepare()
+        preparing.tpc_commit()
+        expected.append(prepared[0])
+    records = consumer.wait_ids(expected, PATIENCE)
+    assert sorted(str(record.id) for record in records) == sorted(expected)
+    assert not {record.id for record in records} & set(never)
+    overtaken = [record.id for record in records if record.key == b"overtaken"]
+    assert overtaken == [second[0], first[0]], "the order of commits, not of inserts"
+    scene.wait_confirmed()
+
+
+def test_a_large_transaction_and_a_copy(scene: Scene) -> None:
+    scene.relay()
+    consumer = scene.consumer()
+    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+            " select %s, (n %% 100)::text, 'made', jsonb_build_object('n', n) from generate_series(1, 5000) n",
+            (scene.aggregate_type,),
+        )
+        with connection.cursor().copy(
+            "copy outbox (aggregate_type, aggregate_id, event_type, payload) from stdin"
+        ) as copy:
+            for n in range(5001, 10001):
+                copy.write_row((scene.aggregate_type, str(n % 100), "made", json.dumps({"n": n})))
+        ids = {str(found[0]) for found in connection.execute("select id from outbox")}
+    records = consumer.wait_ids(ids, PATIENCE)
+    assert len(records) == len(ids) == 10_000
+    last: dict[bytes | None, int] = {}
+    for record in sorted(records, key=lambda each: (each.partition, each.offset)):
+        assert last.get(record.key, 0) < record.json()["n"]
+        last[record.key] = record.json()["n"]
+    scene.wait_confirmed()
