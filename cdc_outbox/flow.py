@@ -105,6 +105,8 @@ class Flow:
                 raise self._judged(unsettled)
             if blocks and isinstance(error, PoisonEvent):
                 await self._stay_blocked(error, beating, settling, asked[0])
+                if stop.is_set():
+                    return  # all before the event is confirmed, and more can't be
             raise error
         finally:
             for task in (reading, beating, settling, minding, *asked):
