@@ -101,6 +101,35 @@ def test_a_broker_that_comes_back_under_load_gets_nothing_twice(
     assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
 
 
+def test_failed_deliveries_under_load_lose_and_repeat_nothing(
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    outbox_topic: str,
+    make_pipeline: Callable[..., Pipeline],
+    make_writer: Callable[..., Writer],
+) -> None:
+    """The broker refuses batches for good: the producer is thrown away, and all begins at the last confirmed LSN."""
+    create_outbox(own_postgres.dsn())
+    own_kafka.create_topic(outbox_topic, 3)
+    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    relay = pipeline.start()
+    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2, rows_per_transaction=20).start()
+    for limit in ("1500", "800"):
+        writer.wait_written(RATE)
+        since = len(relay.records)
+        own_kafka.configure_topic(outbox_topic, {"max.message.bytes": limit})
+        relay.wait_for(
+            lambda record: record.get("event") == "streaming", 60, since=since, message="a new session"
+        )
+        writer.wait_written(RATE)
+        own_kafka.configure_topic(outbox_topic, {"max.message.bytes": None})
+    writer.wait_written(RATE)
+    committed = writer.stop()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.running
+    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+
+
 @pytest.mark.parametrize("lost", ["postgres", "kafka", "both"])
 def test_servers_that_crash_under_load_lose_nothing(
     own_postgres: PostgresServer,
