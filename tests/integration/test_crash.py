@@ -184,7 +184,7 @@ def test_a_killed_relay_sends_only_the_last_moments_again(
     consumer = make_consumer(kafka.bootstrap, outbox_topic)
     pipeline.start()
     writer = make_writer(outbox.dsn, rate=RATE, threads=2, rollback_share=0.05).start()
-    kills = 5
+    kills = 3
     for _ in range(kills):
         # More than a round of the settlement, so that there is something that must not come again.
         writer.wait_written(2 * RATE)
