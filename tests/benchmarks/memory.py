@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.backlog import Backlog, Shape
@@ -71,6 +71,8 @@ def outage(ground: Ground, rows: int) -> Peak:
         )
         try:
             process.wait_state("streaming", timeout=30)
+            backlog.fill(replace(shape, transactions=1))  # the topic must be known before the broker is gone
+            eventually(lambda: offsets.count(before) >= 1, 60, process.text)
             ground.kafka.pause()
             try:
                 backlog.fill(shape)
@@ -78,7 +80,7 @@ def outage(ground: Ground, rows: int) -> Peak:
                 eventually(lambda: time.monotonic() - began > 5, 10)
             finally:
                 ground.kafka.resume()
-            eventually(lambda: offsets.count(before) >= rows, 120, process.text)
+            eventually(lambda: offsets.count(before) > rows, 120, process.text)
             return Peak(shape.name, memory(process.pid), 96 * MIB)
         finally:
             process.close()

@@ -22,9 +22,10 @@ Place = tuple[str, int]
 _NOT_YET = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 )
-"""What a broker answers that doesn't know yet what the controller has made of it."""
+"""What a broker answers while it and the client don't agree yet on what the controller has made of it."""
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
@@ -46,6 +47,7 @@ class Offsets:
     """The ends of some topics."""
 
     def __init__(self, broker: KafkaBroker, topics: Iterable[str], partitions: int) -> None:
+        self._broker = broker
         self._admin: AdminClient = broker.admin()
         self._places = [(topic, number) for topic in topics for number in range(partitions)]
 
@@ -61,6 +63,7 @@ class Offsets:
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_YET:
                     raise
+                self._admin = self._broker.admin()
                 return False
             return True
 
