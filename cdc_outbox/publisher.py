@@ -131,8 +131,8 @@ class Deliveries:
 
     places: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    limits: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Bytes of a batch that a partition takes, learnt from batches that it refused."""
+    limits: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    """Bytes of a batch that a partition takes, learnt from batches that it refused, and when (monotonic)."""
 
     def settle(self, topic: str, partition: int, place: tuple[int, int]) -> None:
         """Everything for this partition up to `place`, a pair of final LSN and place within, has arrived."""

@@ -24,6 +24,7 @@ from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     IllegalSaslStateError,
     IncompatibleBrokerVersion,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -152,7 +153,7 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
     options = _single_connection(settings)
     reasons: list[str] = []
-    for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"]):
+    for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"], randomize=False):
         server = f"{host}:{port}"
         try:
             async with asyncio.timeout(PROBE_LIMIT):
@@ -214,6 +215,8 @@ def _in_short(error: Exception) -> str:
     """An error's own words, without Python's around them."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
+    if isinstance(error, KafkaConnectionError):
+        return "it closes the connection"
     text = str(error.args[0]) if error.args and error.args[0] else ""
     return text or type(error).__name__
 

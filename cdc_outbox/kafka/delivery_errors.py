@@ -22,14 +22,26 @@ class InvalidRecord(kafka.BrokerResponseError):
     description = "This record has failed the validation on broker and hence will be rejected."
 
 
-# The client doesn't know this code, and would call it an unknown server error.
-kafka.kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
+# A client that doesn't know this code would call it an unknown server error.
+_INVALID_RECORD: Final = kafka.kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
 
-_WORDS: Final[dict[type[kafka.KafkaError], str]] = {
-    kafka.MessageSizeTooLargeError: "it is larger than the topic's max.message.bytes",
-    kafka.RecordListTooLargeError: "it is larger than a segment of the topic",
-    kafka.InvalidTimestampError: "its timestamp is outside of what the topic allows",
-    InvalidRecord: "it breaks a rule of the topic (a compacted one takes nothing without a key)",
+_OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
+    kafka.MessageSizeTooLargeError: (
+        "it is larger than the topic's max.message.bytes",
+        "raise max.message.bytes of topic {topic}, or correct the row",
+    ),
+    kafka.RecordListTooLargeError: (
+        "it is larger than a segment of the topic",
+        "raise segment.bytes of topic {topic}, or correct the row",
+    ),
+    kafka.InvalidTimestampError: (
+        "its timestamp is outside of what the topic allows",
+        "widen message.timestamp.before.max.ms and .after.max.ms of topic {topic}, or correct the row",
+    ),
+    _INVALID_RECORD: (
+        "it breaks a rule of the topic (a compacted one takes nothing without a key)",
+        "check cleanup.policy of topic {topic}, or correct the row",
+    ),
 }
 
 _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
@@ -39,7 +51,7 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     ),
     kafka.ClusterAuthorizationFailedError: (
         "the cluster doesn't allow us an idempotent producer",
-        "grant it: kafka-acls --add --allow-principal User:NAME --operation IdempotentWrite --cluster",
+        "grant Write on the topics: kafka-acls --add --allow-principal User:NAME --producer --topic {topic}",
     ),
     kafka.InvalidTopicError: (
         "the cluster refuses the topic name {topic}",
@@ -62,7 +74,12 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
 
 def concerns_records(error: kafka.KafkaError) -> bool:
     """Whether a record of the batch is to blame, though the broker doesn't say which."""
-    return isinstance(error, tuple(_WORDS))
+    return isinstance(error, tuple(_OF_RECORDS))
+
+
+def is_too_large(error: kafka.KafkaError) -> bool:
+    """Whether a batch is over the topic's limit."""
+    return isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError)
 
 
 def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
@@ -82,15 +99,11 @@ def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
 
 def refused(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int) -> PoisonEvent:
     """The error of a single record that the broker refuses; which event it is, the reader knows."""
-    large = isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError)
+    what, remedy = next(words for known, words in _OF_RECORDS.items() if isinstance(error, known))
     return Unpublishable(
-        f"{topic}[{partition}] refuses it: {_WORDS.get(type(error), type(error).__name__)}",
-        next=(
-            f"raise max.message.bytes of topic {topic}, or correct the row"
-            if large
-            else f"compare the event with the settings of topic {topic}, or correct the row"
-        ),
-        reason="too_large" if large else "refused",
+        f"{topic}[{partition}] refuses it: {what}",
+        next=remedy.format(topic=topic),
+        reason="too_large" if is_too_large(error) else "refused",
         lsn=lsn,
         seq=seq,
     )

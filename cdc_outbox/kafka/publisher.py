@@ -64,6 +64,9 @@ STALLED: Final = 3.0
 DOUBT: Final = 3.0
 """Seconds for which a topic may be missing from the cluster's answers: a broker that has just come back knows none."""
 
+GROW_AFTER: Final = 600.0
+"""Seconds until a limit that was learnt is doubled: the topic's may have been raised."""
+
 SEQUENCE_LIMIT: Final = 2**31 - 2**24
 """Records of a partition that one producer sends: its sequence numbers wrap wrongly after 2^31."""
 
@@ -97,13 +100,27 @@ class Batch:
 class Lane:
     """One partition: an open batch, full ones that wait, and at most one that is out."""
 
-    __slots__ = ("delivered", "full", "max_bytes", "number", "open", "out", "sent", "topic")
+    __slots__ = (
+        "delivered",
+        "full",
+        "learnt_at",
+        "max_bytes",
+        "most",
+        "number",
+        "open",
+        "out",
+        "sent",
+        "topic",
+    )
 
-    def __init__(self, topic: str, number: int, delivered: tuple[int, int], max_bytes: int) -> None:
+    def __init__(
+        self, topic: str, number: int, delivered: tuple[int, int], most: int, learnt: tuple[int, float] | None
+    ) -> None:
         self.topic = topic
         self.number = number
         self.delivered = delivered
-        self.max_bytes = max_bytes
+        self.most = most
+        self.max_bytes, self.learnt_at = (most, 0.0) if learnt is None else (min(most, learnt[0]), learnt[1])
         self.sent = 0
         self.open: Batch | None = None
         self.full: deque[Batch] = deque()
@@ -169,12 +186,7 @@ class KafkaPublisher:
         place, learnt = self._deliveries.place, self._deliveries.limits
         limit = self._max_batch if found.max_bytes is None else min(self._max_batch, found.max_bytes)
         self._lanes[topic] = [
-            Lane(
-                topic,
-                number,
-                place(topic, number, found.partitions),
-                min(limit, learnt.get((topic, number), limit)),
-            )
+            Lane(topic, number, place(topic, number, found.partitions), limit, learnt.get((topic, number)))
             for number in range(found.partitions)
         ]
 
@@ -241,11 +253,17 @@ class KafkaPublisher:
                 lsn=lsn,
                 seq=seq,
             )
+        if lane.max_bytes < lane.most and time.monotonic() - lane.learnt_at > GROW_AFTER:
+            self._learn(lane, min(lane.most, lane.max_bytes * 2))
         batch = Batch(lane, Records(lane.max_bytes, self._codec), self._ledger.open(), (lsn, seq))
         lane.open = batch
         if lane.out is None and not lane.full:
             self._waiting.append(lane)
         return batch
+
+    def _learn(self, lane: Lane, limit: int) -> None:
+        lane.max_bytes, lane.learnt_at = limit, time.monotonic()
+        self._deliveries.limits[lane.topic, lane.number] = limit, lane.learnt_at
 
     def _open_next(self, lane: Lane, batch: Batch, encoded: Encoded, lsn: int, seq: int) -> Batch:
         self._close(lane, batch)
@@ -376,7 +394,10 @@ class KafkaPublisher:
         elif not delivery_errors.concerns_records(error):
             self._fail(delivery_errors.translate(error, lane.topic))
         elif batch.count > 1:
-            self._deliveries.limits[lane.topic, lane.number] = batch.size // 2
+            # A size limit is the topic's; what else may be wrong with a record is its own matter.
+            alike = self._lanes.get(lane.topic, [lane]) if delivery_errors.is_too_large(error) else [lane]
+            for each in alike:
+                self._learn(each, min(each.max_bytes, batch.size // 2))
             self._fail(
                 StartOver(
                     f"{lane.topic}[{lane.number}] refused a batch of {batch.count} records and {batch.size} bytes "
