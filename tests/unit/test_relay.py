@@ -1,0 +1,150 @@
+"""The relay's sessions from outside: which end of one is the process's end, and in what order a session is taken down.
+
+Server, bus and flow are played; `Flow` itself has tests of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cdc_outbox import relay as module
+from cdc_outbox.errors import GapFound, PoisonEvent, PostgresUnavailable
+from cdc_outbox.lsn import LSN
+from cdc_outbox.relay import Relay
+from cdc_outbox.settings import load
+
+SETTINGS = load("start", {}, {}, Path("/nonexistent"))
+
+
+class Stage:
+    """A relay whose servers always answer. `flow` is what its session does; `taken_down` what ended, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flow: Callable[[], Awaitable[None]]
+        self.taken_down: list[str] = []
+        self.at: dict[str, Callable[[], None]] = {}
+        """What happens while a part is being closed."""
+        self.relay = Relay(SETTINGS)
+        monkeypatch.setattr(module, "Admission", lambda *_: self._admission())
+        monkeypatch.setattr(module, "KafkaPublisher", lambda *_: self._publisher())
+        monkeypatch.setattr(module, "Settlement", lambda *_, **__: SimpleNamespace(close=self._ends("round")))
+        monkeypatch.setattr(module, "Intake", lambda *_: None)
+        monkeypatch.setattr(module, "Flow", lambda *_: SimpleNamespace(run=self._flow, suspect=None))
+
+    async def _flow(self, *_: object) -> None:
+        await self.flow()
+
+    def _ends(self, what: str) -> Callable[..., Awaitable[None]]:
+        async def end(**_: object) -> None:
+            self.taken_down.append(what)
+            self.at.get(what, lambda: None)()
+            # Long enough for a cancellation to arrive within.
+            for _turn in range(5):
+                await asyncio.sleep(0)
+
+        return end
+
+    def _admission(self) -> SimpleNamespace:
+        async def nothing(*_: object, **__: object) -> None:
+            return
+
+        async def stream() -> SimpleNamespace:
+            return SimpleNamespace(close=self._ends("stream"), confirmed=LSN(0))
+
+        return SimpleNamespace(
+            open=nothing,
+            check=nothing,
+            stand_by=nothing,
+            stream=stream,
+            close=self._ends("control connection"),
+            control=SimpleNamespace(run=nothing),
+            server=SimpleNamespace(system_identifier="1", timeline=1, version=180000),
+            position=LSN(0),
+            was_set_back=lambda _delivered: False,
+        )
+
+    def _publisher(self) -> SimpleNamespace:
+        async def nothing() -> None:
+            return
+
+        return SimpleNamespace(start=nothing, stop=self._ends("producer"))
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def run(relay: Relay) -> None:
+    asyncio.run(asyncio.wait_for(relay.run(), 30))
+
+
+POISON = PoisonEvent("bad", next="mend it", reason="no_key", lsn=0x100, seq=0, event_id="a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [POISON, GapFound("moved", next="recover"), PostgresUnavailable("gone", next="wait")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("during", ["round", "producer", "stream", "control connection"])
+def test_a_stop_during_clean_up_hides_no_error(stage: Stage, error: Exception, during: str) -> None:
+    async def flow() -> None:
+        raise error
+
+    stage.flow = flow
+    stage.at[during] = stage.relay.stop
+    with pytest.raises(type(error)) as raised:
+        run(stage.relay)
+    assert raised.value is error
+    assert stage.taken_down[-1] == "control connection"
+
+
+def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the stop cancels whatever is waited for, and that is no error."""
+    began = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    admission = stage._admission()
+    admission.stand_by = never
+    monkeypatch.setattr(module, "Admission", lambda *_: admission)
+
+    async def test() -> None:
+        running = asyncio.create_task(stage.relay.run())
+        await began.wait()
+        stage.relay.stop()
+        await running
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    assert stage.taken_down == ["producer", "control connection"]
+
+
+def test_a_stray_cancellation_is_no_clean_end(stage: Stage) -> None:
+    """A session that nobody cancelled ended somewhere in its midst: what it had to confirm isn't."""
+
+    async def flow() -> None:
+        raise asyncio.CancelledError
+
+    stage.flow = flow
+    with pytest.raises(asyncio.CancelledError):
+        run(stage.relay)
+
+
+def test_the_producer_ends_before_the_slot_is_free(stage: Stage) -> None:
+    """Else what it still has could reach the bus behind what the next relay sends; rounds end before both."""
+
+    async def flow() -> None:
+        stage.relay.stop()
+
+    stage.flow = flow
+    run(stage.relay)
+    first = [stage.taken_down.index(part) for part in ("round", "producer", "stream", "control connection")]
+    assert first == sorted(first)
