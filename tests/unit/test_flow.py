@@ -44,6 +44,8 @@ class FakeSettlement:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.caught_up = asyncio.Event()
         self.finished = 0
+        self.answered = True
+        """Whether PostgreSQL takes the last confirmation."""
 
     async def run(self, caught_up: asyncio.Event) -> None:
         ends: list[asyncio.Future[Any]] = [self.broken, asyncio.ensure_future(self.caught_up.wait())]
@@ -54,9 +56,11 @@ class FakeSettlement:
         await self.broken
 
     async def finish(self, *, within: float) -> bool:
+        assert within > 0
         self.finished += 1
-        self._stream.confirm(self._ledger.confirmable)
-        return True
+        if self.answered:
+            self._stream.confirm(self._ledger.confirmable)
+        return self.answered
 
 
 class Bus(MemoryPublisher):
@@ -187,6 +191,63 @@ def test_a_drain_that_takes_too_long_confirms_what_there_is_and_says_so() -> Non
     run(test)
 
 
+def test_a_drain_without_time_is_in_time_when_nothing_is_left() -> None:
+    async def test() -> None:
+        session = Session(replace(SETTINGS, limits=replace(SETTINGS.limits, drain=0.0)))
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        await session.taken(1)
+        session.publisher.confirm()
+        session.stop.set()
+        await session.running
+        assert session.stream.confirmed == 0x108
+
+    run(test)
+
+
+def test_a_drain_without_time_within_a_transaction_is_too_late() -> None:
+    async def test() -> None:
+        session = Session(replace(SETTINGS, limits=replace(SETTINGS.limits, drain=0.0)))
+        session.stream.say(begin(0x100), relation(), row("a"))
+        await session.taken(1)
+        session.publisher.confirm()
+        session.stop.set()
+        assert isinstance(await session.error(), DrainExceeded)
+
+    run(test)
+
+
+def test_a_last_confirmation_that_is_not_taken_is_no_clean_end() -> None:
+    async def test() -> None:
+        session = Session()
+        session.settlement.answered = False
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        await session.taken(1)
+        session.publisher.confirm()
+        session.stop.set()
+        error = await session.error()
+        assert isinstance(error, DrainExceeded)
+        assert "last confirmation" in str(error)
+
+    run(test)
+
+
+def test_an_error_during_the_drain_is_its_end() -> None:
+    async def test() -> None:
+        session = Session()
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        session.stream.say(begin(0x200), row("b"), commit(0x200))
+        await session.taken(2)
+        session.stop.set()
+        await session.until(lambda: session.status.state is State.DRAINING)
+        session.publisher.confirm(1)
+        gone = KafkaUnavailable("gone", next="wait")
+        session.publisher.fail(gone)
+        assert await session.error() is gone
+        assert session.stream.confirmed == 0x108
+
+    run(test)
+
+
 def test_poison_ends_with_all_before_it_published_and_confirmed() -> None:
     async def test() -> None:
         session = Session()
@@ -270,6 +331,68 @@ def test_a_record_that_the_bus_refuses_is_tried_alone_before_it_is_poison() -> N
         error = await again.error()
         assert isinstance(error, PoisonEvent)
         assert error.event_id == "a"
+
+    run(test)
+
+
+def test_a_record_that_the_bus_refuses_blocks_as_quietly_as_any_poison(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guard goes on, nothing else is tried, and only the minute's end ends it."""
+    monkeypatch.setattr(module, "BLOCKED_FOR", 0.3)
+
+    async def test() -> None:
+        settings = replace(SETTINGS, delivery=replace(SETTINGS.delivery, on_poison="block"))
+        session = Session(settings, suspect=(0x200, 0))
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        session.stream.say(begin(0x200), row("b"), row("c"), commit(0x200))
+        await session.taken(1)
+        session.publisher.confirm()
+        await session.taken(2)
+        session.publisher.fail(refused(0x200, 0))
+        await session.until(lambda: session.status.state is State.BLOCKED)
+        assert session.stream.confirmed == 0x108
+        began = asyncio.get_running_loop().time()
+        error = await session.error()
+        assert isinstance(error, PoisonEvent)
+        assert error.event_id == "b"
+        assert asyncio.get_running_loop().time() - began > 0.2
+        assert session.intake.received == 2
+        assert session.flow.suspect == (0x200, 0)
+
+    run(test)
+
+
+def test_a_stop_sends_nothing_along_with_a_suspect() -> None:
+    """Reading on to the commit, it goes one by one as well: what the bus refuses must be known for sure."""
+
+    async def test() -> None:
+        session = Session(suspect=(0x100, 1))
+        session.stream.say(begin(0x100), relation(), row("a"), row("b"), row("c"), row("d"), commit(0x100))
+        await session.taken(1)
+        session.stop.set()
+        await session.until(lambda: session.status.state is State.DRAINING)
+        await session.taken(2)
+        assert session.intake.received == 2
+        session.publisher.confirm(2)
+        await session.taken(4)
+        session.publisher.confirm(2)
+        await session.running
+        assert session.keys == [b"a", b"b", b"c", b"d"]
+
+    run(test)
+
+
+def test_an_end_that_somebody_cancelled_says_nothing() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        cancelled: asyncio.Future[Any] = loop.create_future()
+        cancelled.cancel()
+        failed: asyncio.Future[Any] = loop.create_future()
+        error = KafkaUnavailable("gone", next="wait")
+        failed.set_exception(error)
+        assert await module._first_of(cancelled, loop.create_future()) is None
+        assert await module._first_of(cancelled, failed) is error
 
     run(test)
 
