@@ -12,6 +12,7 @@ from aiokafka import errors as kafka
 
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
 from cdc_outbox.publisher import TopicMissing, Unpublishable
+from cdc_outbox.table.unfit import LEAVE_OUT
 
 
 class InvalidRecord(kafka.BrokerResponseError):
@@ -28,19 +29,19 @@ _INVALID_RECORD: Final = kafka.kafka_errors.setdefault(InvalidRecord.errno, Inva
 _OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.MessageSizeTooLargeError: (
         "it is larger than the topic's max.message.bytes",
-        "raise max.message.bytes of topic {topic}, or correct the row",
+        "raise max.message.bytes of topic {topic}, or {out}",
     ),
     kafka.RecordListTooLargeError: (
         "it is larger than a segment of the topic",
-        "raise segment.bytes of topic {topic}, or correct the row",
+        "raise segment.bytes of topic {topic}, or {out}",
     ),
     kafka.InvalidTimestampError: (
         "its timestamp is outside of what the topic allows",
-        "widen message.timestamp.before.max.ms and .after.max.ms of topic {topic}, or correct the row",
+        "widen message.timestamp.before.max.ms and .after.max.ms of topic {topic}, or {out}",
     ),
     _INVALID_RECORD: (
         "it breaks a rule of the topic (a compacted one takes nothing without a key)",
-        "check cleanup.policy of topic {topic}, or correct the row",
+        "check cleanup.policy of topic {topic}, or {out}",
     ),
 }
 
@@ -102,7 +103,7 @@ def refused(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: 
     what, remedy = next(words for known, words in _OF_RECORDS.items() if isinstance(error, known))
     return Unpublishable(
         f"{topic}[{partition}] refuses it: {what}",
-        next=remedy.format(topic=topic),
+        next=remedy.format(topic=topic, out=LEAVE_OUT),
         reason="too_large" if is_too_large(error) else "refused",
         lsn=lsn,
         seq=seq,

@@ -34,6 +34,7 @@ from cdc_outbox.kafka import client, delivery_errors, topics
 from cdc_outbox.kafka.partitioner import HASHES
 from cdc_outbox.kafka.records import Records
 from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
+from cdc_outbox.table.unfit import LEAVE_OUT
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -212,7 +213,7 @@ class KafkaPublisher:
             raise Unpublishable(
                 f"it names partition {number}, and topic {topic} has {len(lanes)}",
                 encoded,
-                next=f"add partitions to {topic}, or correct the row that the event came from",
+                next=f"add partitions to {topic}, or {LEAVE_OUT}",
                 reason="partition",
                 lsn=lsn,
                 seq=seq,
