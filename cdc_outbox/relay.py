@@ -21,7 +21,9 @@ from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
     CdcOutboxError,
+    DrainExceeded,
     Held,
+    KafkaUnavailable,
     PoisonEvent,
     PublicationReplaced,
     PublicationUnseen,
@@ -103,6 +105,11 @@ class Relay:
             try:
                 await self._until_stopped(self._session())
             except StartOver as reason:
+                if self._stop.is_set() and self._flowed:
+                    raise DrainExceeded(
+                        f"no time was left to try again: {reason}",
+                        next="nothing is lost: what wasn't confirmed is sent again by the next start",
+                    ) from reason
                 _log.info("starting over", reason=str(reason), slot=self.status.slot)
             except CdcOutboxError as error:
                 if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
@@ -237,7 +244,9 @@ class Relay:
         changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted) or (
             isinstance(error, BusRefused) and self._stream_of is not None
         )
-        if changed or isinstance(error, Held):
+        # A delivery that fails again and again would tell the log each time that we stream.
+        undelivered = isinstance(error, KafkaUnavailable) and self._flowed
+        if changed or undelivered or isinstance(error, Held):
             self.status.change(State.HELD, str(error))
             return True
         if isinstance(error, PoisonEvent):

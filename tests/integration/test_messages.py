@@ -366,6 +366,9 @@ def test_events_without_a_key_are_spread(passage: Passage) -> None:
     records = passage.read(topic)
     assert sorted(int(text) for text in texts(records)) == [*range(1, 301)]
     assert keys(records) == [None] * 300
+    passage.sql("insert into outbox (topic) values (%s)", topic)
+    passage.run("--key", "none")
+    assert [record for record in passage.read(topic) if record.value is None]
     counts = [sum(record.partition == number for record in records) for number in range(3)]
     assert min(counts) > 50, counts
 
