@@ -21,7 +21,7 @@ PARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a relay was killed, in ms since the epoch; what came twice by it, and how old the oldest of that was."""
+    """When a relay was killed or ended, in ms since the epoch; what came twice by it, and how old the oldest was."""
 
     at_ms: int
     again: int
@@ -30,7 +30,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a run showed. `unexplained`: second deliveries that no kill of the relay accounts for."""
+    """What a run showed. `unexplained`: what came twice within the life of one relay."""
 
     committed: int
     records: int
@@ -43,7 +43,7 @@ class Judgement:
         oldest = max((kill.oldest_ms for kill in self.kills if kill.again), default=0)
         return (
             f"{self.committed} committed, {self.records} records, {self.again} came twice"
-            f" ({self.unexplained} not by a kill of the relay), {len(self.kills)} kills,"
+            f" ({self.unexplained} of them from one relay), {len(self.kills)} kills,"
             f" at most {max((kill.again for kill in self.kills), default=0)} by one,"
             f" the oldest {oldest / 1000:.2f} s before it; {len(self.faults)} faults"
         )
@@ -80,13 +80,12 @@ class Rig:
         self.pipeline.relay.kill()
 
     def ended(self, code: int) -> None:
-        """A relay was told to end and did. What it could not confirm in time may come twice, as after a kill.
+        """A relay was told to end and did. Its memory of deliveries went with it, as in a kill.
 
         A signal that comes before the relay listens for signals ends it as any process.
         """
         assert code in (0, 1, -signal.SIGTERM), f"exit {code}:\n{self.pipeline.relay.text()}"
-        if code:
-            self.kills.append(time.time_ns() // 1_000_000)
+        self.kills.append(time.time_ns() // 1_000_000)
 
     def check(self) -> None:
         """Raise if a part of the rig has ended that shouldn't."""
