@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from cdc_outbox import relay as module
-from cdc_outbox.errors import GapFound, PoisonEvent, PostgresUnavailable
+from cdc_outbox.errors import DrainExceeded, GapFound, PoisonEvent, PostgresUnavailable
 from cdc_outbox.lsn import LSN
+from cdc_outbox.publisher import StartOver
 from cdc_outbox.relay import Relay
 from cdc_outbox.settings import load
 
@@ -103,6 +104,21 @@ def test_a_stop_during_clean_up_hides_no_error(stage: Stage, error: Exception, d
         run(stage.relay)
     assert raised.value is error
     assert stage.taken_down[-1] == "control connection"
+
+
+def test_a_session_that_would_start_over_is_no_clean_end_of_a_stop(stage: Stage) -> None:
+    """What it would have sent once more isn't confirmed; without a stop it simply begins again."""
+    again = StartOver("a batch was refused: it goes out in halves")
+
+    async def flow() -> None:
+        if "stream" in stage.taken_down:
+            stage.relay.stop()
+        raise again
+
+    stage.flow = flow
+    with pytest.raises(DrainExceeded, match="goes out in halves"):
+        run(stage.relay)
+    assert stage.taken_down.count("stream") == 2
 
 
 def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
