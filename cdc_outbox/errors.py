@@ -127,6 +127,10 @@ class OtherServer(PostgresUnavailable):
     """Another server answers than the one that streams to us."""
 
 
+class DecodingFailed(PostgresUnavailable):
+    """The server failed while it decoded its WAL for us; it may do so at the same place again and again."""
+
+
 class KafkaUnavailable(Unavailable):
     """No broker can be reached, or a delivery's outcome is unknown."""
 

@@ -11,6 +11,7 @@ live catalogue knows nothing of rows of the past.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -51,12 +52,19 @@ class Intake:
     """What was taken from one stream, and where in it we are."""
 
     def __init__(
-        self, stream: ReplicationStream, ledger: Ledger, mapping: Mapping, publisher: Publisher
+        self,
+        stream: ReplicationStream,
+        ledger: Ledger,
+        mapping: Mapping,
+        publisher: Publisher,
+        ours: dict[int, TableName] | None = None,
     ) -> None:
+        """`ours`: our tables by OID, whatever their names were when a row was written."""
         self._stream = stream
         self._ledger = ledger
         self._mapping = mapping
         self._publisher = publisher
+        self._ours = ours or {}
         self._plans: dict[bytes, Callable[[Values, int, int, int], Encoded | str] | None] = {}
         self._lsn = 0
         self._commit_us = 0
@@ -209,6 +217,9 @@ class Intake:
 
     def _plan(self, relation: pgoutput.Relation) -> None:
         key = relation.oid.to_bytes(4)
+        ours = self._ours.get(relation.oid)
+        if ours is not None:
+            relation = replace(relation, namespace=ours.schema, name=ours.name)
         if not self._mapping.wants(relation):
             self._plans[key] = None
             return

@@ -21,6 +21,7 @@ from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
     CdcOutboxError,
+    DecodingFailed,
     DrainExceeded,
     Held,
     KafkaUnavailable,
@@ -75,7 +76,7 @@ class Relay:
         self._deliveries = Deliveries()
         self._memory = Memory()
         self._admitted = False
-        self._unseen: str | None = None
+        self._stuck: str | None = None
         self._stop = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
@@ -149,7 +150,7 @@ class Relay:
             ending.push_async_callback(stream.close)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
-            intake = Intake(stream, ledger, self._mapping, publisher)
+            intake = Intake(stream, ledger, self._mapping, publisher, admission.ours)
             settlement = Settlement(
                 admission,
                 stream,
@@ -238,12 +239,15 @@ class Relay:
         """
         if isinstance(error, PublicationUnseen):
             # Decoding stops there for ever, even when the publication is there again.
-            if str(error) == self._unseen:
+            if str(error) == self._stuck:
                 return False
-            self._unseen = str(error)
+            self._stuck = str(error)
         changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted) or (
             isinstance(error, BusRefused) and self._stream_of is not None
         )
+        if isinstance(error, DecodingFailed):
+            # Its text names the LSN: at the same one again it is no outage.
+            changed, self._stuck = str(error) == self._stuck, str(error)
         # A delivery that fails again and again would tell the log each time that we stream.
         undelivered = isinstance(error, KafkaUnavailable) and self._flowed
         if changed or undelivered or isinstance(error, Held):

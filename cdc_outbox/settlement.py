@@ -21,7 +21,6 @@ from cdc_outbox.errors import (
     PostgresGone,
     PostgresShutdown,
     PostgresUnavailable,
-    PublicationWrong,
 )
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import ProvenSnapshot, guard
@@ -153,5 +152,5 @@ class Settlement:
             _log.warning("incident", what=finding.incident.message, slot=self._guarded.slot)
         await self._admission.note()
         if finding.problem is not None:
-            raise PublicationWrong(finding.problem, next=finding.next)
+            raise finding.wrong(self._guarded.slot)
         watch.require(self._guarded.slot)

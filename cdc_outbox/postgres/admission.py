@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
-from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, PublicationWrong
+from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
@@ -143,7 +143,7 @@ class Admission:
                 self.witness = noted
             watch.unwritten = ()
         if finding.problem is not None:
-            raise PublicationWrong(finding.problem, next=finding.next)
+            raise finding.wrong(self._settings.slot)
         watch.require(self._settings.slot)
         if finding.incident is not None:
             self._notice(finding.incident.message)
@@ -234,6 +234,13 @@ class Admission:
             await connection.close()
             raise
         return stream
+
+    @property
+    def ours(self) -> dict[int, TableName]:
+        """Our tables by their OIDs, as which the stream still knows them when one went by another name for a while."""
+        identity = self.publication.identity
+        members = dict(identity.members) if identity is not None else {}
+        return {members[str(table)].table: table for table in self._tables if str(table) in members}
 
     def guarded(self, stream: ReplicationStream) -> Guarded:
         """What the guard watches while this stream runs."""

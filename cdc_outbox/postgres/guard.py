@@ -20,6 +20,7 @@ from cdc_outbox.errors import (
     CdcOutboxError,
     PostgresUnavailable,
     PublicationReplaced,
+    PublicationWrong,
     SlotLost,
     SlotMissing,
     SynchronousStandby,
@@ -148,6 +149,10 @@ class Finding:
     problem: str | None = None
     next: str = ""
     incident: Incident | None = None
+
+    def wrong(self, slot: str) -> PublicationWrong:
+        """The problem as an error, its remedy for this slot."""
+        return PublicationWrong(self.problem or "", next=self.next.replace(recover(), recover(slot)))
 
 
 class PublicationWatch:

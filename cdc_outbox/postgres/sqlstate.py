@@ -20,6 +20,7 @@ from psycopg.pq import DiagnosticField
 
 from cdc_outbox.errors import (
     CdcOutboxError,
+    DecodingFailed,
     MissingRight,
     PostgresShutdown,
     PostgresUnavailable,
@@ -67,6 +68,12 @@ _POOLER: Final = Meaning(
 _LOST: Final = Meaning(SlotLost, "the replication slot is lost", _RECOVER)
 _SHUTDOWN: Final = Meaning(PostgresShutdown, "PostgreSQL is shutting down or starting", _AGAIN)
 _OUTAGE: Final = Meaning(PostgresUnavailable, "PostgreSQL failed", _AGAIN)
+_UNDECODED: Final = Meaning(
+    DecodingFailed,
+    "PostgreSQL failed to decode its WAL",
+    "see PostgreSQL's log, and update it to its last minor version; if it fails at this place for ever, "
+    + _RECOVER,
+)
 _BAD_NAME: Final = Meaning(
     UsageError,
     "PostgreSQL refuses the slot's name",
@@ -184,7 +191,9 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "PostgreSQL refuses a setting of the DSN",
         "mend `options` in --dsn, PGOPTIONS or the service file",
     ),
-    ("42", "stream"): _OUTAGE,
+    ("42", "stream"): _UNDECODED,
+    ("22", "stream"): _UNDECODED,
+    ("XX", "stream"): _UNDECODED,
     ("42", None): Meaning(
         SetupError,
         "the database is not as it should be",

@@ -7,6 +7,7 @@ import pytest
 
 from cdc_outbox.errors import (
     CdcOutboxError,
+    DecodingFailed,
     MissingRight,
     PostgresShutdown,
     PostgresUnavailable,
@@ -55,8 +56,8 @@ CONTRACT: list[tuple[str, Stage, type[CdcOutboxError]]] = [
     ("08006", "stream", PostgresUnavailable),
     ("57014", "control", PostgresUnavailable),
     ("25006", "control", PostgresUnavailable),
-    ("XX000", "stream", PostgresUnavailable),
-    ("22003", "stream", PostgresUnavailable),
+    ("XX000", "stream", DecodingFailed),
+    ("22003", "stream", DecodingFailed),
     ("40001", "control", PostgresUnavailable),
 ]
 
