@@ -144,7 +144,7 @@ class KafkaPublisher:
         self._submit = asyncio.Event()
         self._progress = asyncio.Event()
         self._out = 0
-        self._open_bytes = 0
+        self._out_bytes = 0
         self._patience = 0.0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
@@ -232,7 +232,6 @@ class KafkaPublisher:
         size = appended.size + _OVERHEAD
         batch.bytes += size
         self.inflight_bytes += size
-        self._open_bytes += size
 
     def _remember_hash(self, key: bytes) -> int:
         hashes = self._hashes
@@ -292,7 +291,9 @@ class KafkaPublisher:
         now = time.monotonic()
         lasted = now - self._round_started
         limit = max(ROUND, self._patience)
-        if lasted < limit and (self._out or (self._patience and self._open_bytes < self._enough())):
+        if lasted < limit and (
+            self._out or (self._patience and self.inflight_bytes - self._out_bytes < self._enough())
+        ):
             if self._round_timer is None:
                 loop = asyncio.get_running_loop()
                 self._round_timer = loop.call_later(limit - lasted, self._end_round)
@@ -319,7 +320,7 @@ class KafkaPublisher:
             self._owed_since = time.monotonic()
         self._out += 1
         self.inflight_events += batch.count
-        self._open_bytes -= batch.bytes
+        self._out_bytes += batch.bytes
         batch.size = batch.records.size()
         batch.records.seal(batch.count)
         lane.sent += batch.count
@@ -377,6 +378,7 @@ class KafkaPublisher:
         self._deliveries.settle(lane.topic, lane.number, lane.delivered)
         self.published[lane.topic] = self.published.get(lane.topic, 0) + batch.count
         self.inflight_bytes -= batch.bytes
+        self._out_bytes -= batch.bytes
         self.inflight_events -= batch.count
         self._out -= 1
         self._owed_since = time.monotonic()
