@@ -224,6 +224,23 @@ def test_F11_made_again_while_the_relay_is_down(postgres_version: Postgres, scen
     all_but([], writer, consumer)
 
 
+def test_F11_accepted_in_the_witness_row_while_it_runs(scene: Scene) -> None:  # noqa: N802
+    """As another command does it: the relay that is held goes on by itself, and doesn't write it back."""
+    scene.init()
+    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(20))
+    with psycopg.connect(scene.dsn) as connection:
+        connection.execute(DROP)
+        connection.execute(CREATE)
+    held_reason(relay, "made again")
+    writer.write(20)
+    scene.sql(SQL("update cdc_outbox_witness set incidents = '[]'"))
+    relay.wait_state("streaming", timeout=PATIENCE)
+    all_but([], writer, consumer)
+    scene.wait_confirmed()
+    assert scene.witness()["incidents"] == []
+
+
 def test_F11_hidden_then_killed_then_mended_by_an_alter(scene: Scene) -> None:  # noqa: N802
     """Only the xmin is another one afterwards, which alone bars nobody."""
     scene.init()

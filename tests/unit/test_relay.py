@@ -13,11 +13,19 @@ from types import SimpleNamespace
 import pytest
 
 from cdc_outbox import relay as module
-from cdc_outbox.errors import DrainExceeded, GapFound, PoisonEvent, PostgresUnavailable
+from cdc_outbox.errors import (
+    DecodingFailed,
+    DrainExceeded,
+    GapFound,
+    PoisonEvent,
+    PostgresUnavailable,
+    PublicationUnseen,
+)
 from cdc_outbox.lsn import LSN
 from cdc_outbox.publisher import StartOver
 from cdc_outbox.relay import Relay
 from cdc_outbox.settings import load
+from cdc_outbox.state import State
 
 SETTINGS = load("start", {}, {}, Path("/nonexistent"))
 
@@ -66,6 +74,7 @@ class Stage:
             control=SimpleNamespace(run=nothing),
             server=SimpleNamespace(system_identifier="1", timeline=1, version=180000),
             position=LSN(0),
+            ours={},
             was_set_back=lambda _delivered: False,
         )
 
@@ -119,6 +128,39 @@ def test_a_session_that_would_start_over_is_no_clean_end_of_a_stop(stage: Stage)
     with pytest.raises(DrainExceeded, match="goes out in halves"):
         run(stage.relay)
     assert stage.taken_down.count("stream") == 2
+
+
+def test_rows_of_a_time_without_the_publication_hold_once_and_end_it_the_second_time(stage: Stage) -> None:
+    """Decoding never gets beyond them. At another place it is another matter."""
+    places = ["LSN 0/1", "LSN 0/2", "LSN 0/2"]
+    states: list[State] = []
+
+    async def flow() -> None:
+        states.append(stage.relay.status.state)
+        raise PublicationUnseen(places.pop(0), next="recover")
+
+    stage.flow = flow
+    with pytest.raises(PublicationUnseen, match="0/2"):
+        run(stage.relay)
+    assert places == []
+    assert states[1:] == [State.HELD, State.HELD]
+
+
+def test_wal_that_fails_to_decode_at_the_same_place_again_is_no_outage(stage: Stage) -> None:
+    states: list[State] = []
+
+    async def flow() -> None:
+        states.append(stage.relay.status.state)
+        if len(states) == 4:
+            stage.relay.stop()
+        raise DecodingFailed("LSN 0/1", next="see the log")
+
+    stage.flow = flow
+    with pytest.raises(DecodingFailed):
+        run(stage.relay)
+    assert stage.relay.status.state is State.HELD
+    assert states[:2] == [State.STREAMING, State.STREAMING]
+    assert states[2:] == [State.HELD, State.HELD]
 
 
 def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
