@@ -110,7 +110,7 @@ def test_being_caught_up_needs_no_foreign_wal_and_no_witness(
     create_outbox(own_postgres.dsn())
     pipeline = make_pipeline(own_postgres, kafka).init()
     own_postgres.execute("drop table cdc_outbox_witness")
-    for _ in range(4):
+    for _ in range(2):
         relay = pipeline.start("--until-caught-up")
         assert relay.wait(60) == 0
         took = moment(relay, "draining") - moment(relay, "streaming")
