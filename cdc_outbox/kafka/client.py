@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 256 * 1024
 """A batch's size limit: compression runs in the event loop, so a batch is kept to milliseconds of it."""
 
+REQUEST_BYTES: Final = 64 * 1024 * 1024
+"""A request's size limit where `max.request.size` isn't set, whose default is for a single record then."""
+
 START_LIMIT: Final = 10.0
 """Seconds for reaching a broker and getting a producer id."""
 
@@ -65,6 +68,11 @@ _METADATA_AGE_MS: Final = 60_000
 def max_request_size(settings: KafkaSettings) -> int:
     """Bytes of the largest record that may be sent; Kafka's default where nothing is set."""
     return int(settings.client.get("max.request.size", _DEFAULT_MAX_REQUEST))
+
+
+def request_size(settings: KafkaSettings) -> int:
+    """Bytes of the largest request; brokers hang up on a larger one than they allow, by default 100 MiB."""
+    return int(settings.client.get("max.request.size", REQUEST_BYTES))
 
 
 def codec(settings: KafkaSettings) -> int:

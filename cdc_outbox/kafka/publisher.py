@@ -2,7 +2,8 @@
 
 **When to send.** A row is appended to the open batch of its partition (its *lane*). An open batch leaves when nothing
 is in flight, as Nagle's algorithm has it: a lone event leaves at once, and under load batches grow by themselves
-while the last request is out. A full batch leaves as soon as its lane is free. In a backlog rows are late anyway:
+while the last request is out. A full batch leaves as soon as its lane is free. The client puts what it has for a broker
+into one request: so no more is out at a time than a request may hold. In a backlog rows are late anyway:
 there batches may grow for a part of that time before they leave, since each request and each batch has its price.
 
 **Order.** A lane hands the client one batch at a time, and the next only after the broker has confirmed it. The client
@@ -145,6 +146,8 @@ class KafkaPublisher:
         self._progress = asyncio.Event()
         self._out = 0
         self._out_bytes = 0
+        self._request = client.request_size(settings)
+        self._crowded: deque[Lane] = deque()
         self._patience = 0.0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
@@ -272,10 +275,10 @@ class KafkaPublisher:
     def _close(self, lane: Lane, batch: Batch) -> None:
         """The open batch is full: it leaves as soon as its lane is free."""
         lane.open = None
-        if lane.out is None and not lane.full:
-            self._send(lane, batch)
-        else:
-            lane.full.append(batch)
+        lane.full.append(batch)
+        if lane.out is None and len(lane.full) == 1:
+            self._crowded.append(lane)
+            self._send_crowded()
 
     def flush(self, *, late: float = 0.0) -> None:
         """Send open batches, if nothing is in flight or the round has lasted too long.
@@ -302,9 +305,8 @@ class KafkaPublisher:
         waiting, self._waiting = self._waiting, []
         for lane in waiting:
             batch = lane.open
-            if batch is not None and lane.out is None:
-                lane.open = None
-                self._send(lane, batch)
+            if batch is not None and lane.out is None and not lane.full:
+                self._close(lane, batch)
 
     def _enough(self) -> int:
         """Bytes in open batches that make a request worth its price, in a backlog."""
@@ -313,6 +315,13 @@ class KafkaPublisher:
     def _end_round(self) -> None:
         self._round_timer = None
         self._flush()
+
+    def _send_crowded(self) -> None:
+        """Send from the lanes that are free and have something to send, as much as a request may hold."""
+        crowded = self._crowded
+        while crowded and (not self._out or self._out_bytes + crowded[0].full[0].bytes <= self._request):
+            lane = crowded.popleft()
+            self._send(lane, lane.full.popleft())
 
     def _send(self, lane: Lane, batch: Batch) -> None:
         lane.out = batch
@@ -384,9 +393,10 @@ class KafkaPublisher:
         self._owed_since = time.monotonic()
         lane.out = None
         if lane.full:
-            self._send(lane, lane.full.popleft())
+            self._crowded.append(lane)
         elif lane.open is not None:
             self._waiting.append(lane)
+        self._send_crowded()
         self._flush()
         self._progress.set()
 
@@ -448,7 +458,7 @@ class KafkaPublisher:
                 if known is not None:
                     self._fail(topics.changed(topic, len(lanes), len(known), self._settings))
                     return
-                if any(lane.out is not None or lane.open is not None for lane in lanes):
+                if any(lane.out is not None or lane.open is not None or lane.full for lane in lanes):
                     if not await self._is_gone(topic, 0):
                         continue
                     # The client would wait for it until it gives up; there may be another topic of that name by then.

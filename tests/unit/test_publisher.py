@@ -232,6 +232,28 @@ def test_full_batches_leave_by_themselves_one_after_another() -> None:
     play(scene, "batch.size=500")
 
 
+def test_no_more_is_out_than_a_request_may_hold() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.counts["wide"] = 8
+        await stage.publisher.prepare("wide")
+        for n in range(3):
+            for partition in range(8):
+                stage.row(b"%d" % n * 700, partition=partition, topic="wide")
+        most = 0
+        await stage.flush()
+        while stage.out:
+            most = max(most, len(stage.out))
+            await stage.reply()
+            await stage.flush()
+        assert most == 2
+        for partition in range(8):
+            mine = [value[:1] for sent in stage.sent if sent.partition == partition for value in sent.values]
+            assert mine == [b"0", b"1", b"2"]
+        assert stage.ledger.confirmable == stage.lsn + 1
+
+    play(scene, "max.request.size=2000", "batch.size=1000")
+
+
 def test_nothing_behind_an_open_batch_is_confirmable() -> None:
     async def scene(stage: Stage) -> None:
         stage.row(b"1")
