@@ -189,3 +189,19 @@ def test_memory_is_bounded_by_the_budget_whatever_the_rows_hold(
         broker.resume()
         streaming(relay, passage, topic, 6001)
         assert relay.peak_rss() - before < 24 << 20, f"{(relay.peak_rss() - before) >> 20} MiB more"
+
+
+def test_a_request_is_no_larger_than_it_may_be(
+    database: Database, make_kafka: Callable[..., KafkaBroker], slot: str, topics: str
+) -> None:
+    """A broker hangs up on a larger one, each time anew; and the client puts all partitions into one."""
+    broker = make_kafka(settings={"socket.request.max.bytes": "300000"})
+    passage = Passage(database, broker, slot, topics).table()
+    topic = passage.topic("wide", 16)
+    passage.sql(
+        "insert into outbox (topic, aggregate_id, payload)"
+        " select %s, mod(n, 100), repeat('x', 1000) from generate_series(1, 6000) n",
+        topic,
+    )
+    passage.run("--kafka", "max.request.size=250000")
+    assert len(passage.read(topic)) == 6000
