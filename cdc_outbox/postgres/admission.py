@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced
@@ -134,7 +134,7 @@ class Admission:
         unknown = watch.known is None
         finding = watch.look(state, self.position)
         if unknown and finding.problem is None and found is not None:
-            self._require_older(found)
+            await self._require_older(found)
         if row is not None:
             known = str(watch.known) if watch.known is not None else row.publication
             noted = replace(row, publication=known, incidents=watch.incidents)
@@ -148,13 +148,17 @@ class Admission:
         if finding.incident is not None:
             self._notice(finding.incident.message)
 
-    def _require_older(self, found: Slot) -> None:
+    async def _require_older(self, found: Slot) -> None:
         """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
 
-        Rows that were written in between are skipped by the server, on 18 in silence.
+        Rows that were written in between are skipped by the server, on 18 in silence. A slot is made with the oldest
+        catalog_xmin of the server's logical slots, so it tells nothing where there are others.
         """
         identity = self.publication.identity
-        if identity is not None and found.catalog_xmin is not None and identity.since(found.catalog_xmin):
+        ((others,),) = await self.control.run(lambda conn: execute(conn, _OTHER_SLOTS, (found.name,)))
+        if identity is None or found.catalog_xmin is None or others:
+            return
+        if identity.since(found.catalog_xmin):
             raise PublicationReplaced(
                 f"publication {self._settings.publication} was made or altered after the slot {found.name}:"
                 " rows that were inserted in between are skipped",
@@ -284,6 +288,9 @@ class Admission:
             await self.control.close()
 
 
+_OTHER_SLOTS: Final[LiteralString] = """
+select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
+"""
 _END_OF_WAL: Final = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
 
 
