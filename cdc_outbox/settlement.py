@@ -38,6 +38,9 @@ _log = log.get(__name__)
 IDLE_STEP: Final = 64 * 1024
 """Bytes of foreign WAL that are worth a witness row."""
 
+GUARD_ANSWER: Final = 5.0
+"""Seconds that the server has for each of the guard's queries: a frozen one is noticed by them while nobody reads."""
+
 CONTROL_GRACE: Final = 10.0
 """Seconds for which the stream is kept while the control connection is away."""
 
@@ -126,7 +129,9 @@ class Settlement:
 
     async def _settle(self, *, everything: bool) -> None:
         position = self._ledger.confirmable
-        report = await self._admission.control.run(lambda conn: guard(conn, self._guarded))
+        report = await self._admission.control.run(
+            lambda conn: guard(conn, self._guarded, within=GUARD_ANSWER)
+        )
         await self._heed(report)
         if faults.confirmation_held():
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
 import psycopg
@@ -31,6 +31,7 @@ class Scene:
     make_relay: Callable[..., RelayProcess]
     make_writer: Callable[..., Writer]
     make_consumer: Callable[..., Consumer]
+    relays: list[RelayProcess] = field(default_factory=list)
 
     def init(self) -> None:
         """Make publication, witness and slot, as a user does."""
@@ -42,6 +43,7 @@ class Scene:
     ) -> RelayProcess:
         """Start a relay and wait for its state. `dsn` names another way to the server."""
         relay = self.make_relay(dsn or self.dsn, self.kafka.bootstrap, slot=self.slot, flags=flags, **options)
+        self.relays.append(relay)
         if state is not None:
             relay.wait_state(state, timeout=PATIENCE)
         return relay

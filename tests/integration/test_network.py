@@ -13,7 +13,7 @@ import pytest
 
 from cdc_outbox.lsn import LSN
 from tests.integration.scene import PATIENCE, Scene, make_scene
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -23,7 +23,7 @@ from tests.servers.wait import eventually
 __all__ = ["make_scene"]
 
 NOTICED = 30.0
-"""Seconds within which a dead connection must be noticed (seen: 20 to 25)."""
+"""Seconds within which a dead connection must be noticed (seen: 18 to 21)."""
 
 
 @pytest.fixture
@@ -100,6 +100,39 @@ def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's o
     proxy.cut()
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
+    print(scene.books(writer, consumer))
+
+
+def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's own name
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    make_scene: Callable[..., Scene],
+    proxy: Proxy,
+) -> None:
+    """Kafka is away and nobody reads the stream, so that its silence tells nothing: the control connection does."""
+    scene = make_scene(own_postgres.dsn(), own_kafka)
+    scene.init()
+    relay = scene.relay("--inflight-bytes", "1MiB", dsn=through(proxy, own_postgres))
+    writer, consumer = scene.writer(padding=4000), scene.consumer()
+    consumer.wait_ids(writer.write(10))
+    own_kafka.pause()
+    writer.write(10_000, rows_per_transaction=500)
+    writer.stop()
+    seen = [-1]
+
+    def stands_still() -> bool:
+        seen.append(proxy.bytes_to_client // 100_000)
+        return seen[-1] > 10 and len(seen) > 20 and seen[-20] == seen[-1]
+
+    eventually(stands_still, PATIENCE, "the stream stands still")
+    since = len(relay.records)
+    proxy.freeze()
+    took = wait_away(relay, since)
+    print(f"noticed after {took:.1f} s")
+    assert took < NOTICED
+    proxy.cut()
+    proxy.resume()
+    own_kafka.resume()
     print(scene.books(writer, consumer))
 
 

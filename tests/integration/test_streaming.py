@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier, Literal
 
+from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
+from tests.servers.relay import run_command
 
 __all__ = ["make_scene"]
 
@@ -124,3 +127,40 @@ def test_a_large_transaction_and_a_copy(scene: Scene) -> None:
         assert last.get(record.key, 0) < record.json()["n"]
         last[record.key] = record.json()["n"]
     scene.wait_confirmed()
+
+
+def test_the_role_that_init_makes_has_every_right_it_needs(scene: Scene, database: Database) -> None:
+    """It streams, confirms, writes the witness, sees what the publication hides, and takes over from another relay."""
+    role, password = f"relay_{scene.slot}", "its-own-secret"
+    owner = {"CDC_OUTBOX_DSN": scene.dsn}
+    try:
+        made = run_command("init", "--slot", scene.slot, "--role", role, env=owner)
+        assert made.returncode == 0, made.stderr
+        scene.sql(SQL("alter role {} password {}").format(Identifier(role), Literal(password)))
+        dsn = database.server.dsn(database.name, user=role, password=password)
+        relay, writer, consumer = scene.relay(dsn=dsn), scene.writer(), scene.consumer()
+        standby = scene.relay(dsn=dsn, state="standby")
+        consumer.wait_ids(writer.write(20))
+        scene.wait_confirmed()
+        relay.kill()
+        standby.wait_state("streaming", timeout=PATIENCE)
+        consumer.wait_ids(writer.write(20))
+        scene.wait_confirmed()
+        assert LSN.parse(scene.witness()["position"]) >= LSN.parse(
+            scene.slot_value("confirmed_flush_lsn::text")
+        )
+        scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+        standby.wait_state("held", timeout=PATIENCE)
+        assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["hidden"]
+        scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+        standby.wait_for(lambda record: "made again" in str(record.get("error")), PATIENCE)
+        assert standby.terminate()[0] == 0
+        scene.relay("--accept-gap", dsn=dsn)
+        writer.write(20)
+        print(scene.books(writer, consumer))
+    finally:
+        for each in scene.relays:
+            each.close()
+        scene.sql(
+            SQL("drop owned by {}").format(Identifier(role)), SQL("drop role {}").format(Identifier(role))
+        )
