@@ -153,7 +153,10 @@ def test_servers_that_crash_under_load_lose_nothing(
             own_kafka.start()
         back, first = time.monotonic(), len(consumer.records)
         consumer.wait_count(first + 1, 60)
-        print(f"{lost}: the first event {time.monotonic() - back:.2f} s after the return")
+        seconds = time.monotonic() - back
+        print(f"{lost}: the first event {seconds:.2f} s after the return")
+        # The figure to reach is 3 s; a busy machine and a broker that just began need a margin.
+        assert seconds < 12
     writer.wait_written(RATE)
     committed = writer.stop()
     pipeline.wait_confirmed(pipeline.end_of_wal())
