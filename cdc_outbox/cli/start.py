@@ -90,6 +90,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
             await init(settings, options, told=told, waiting=waiting)
 
     memory.keep_flat()
+    memory.settle()
     relay = Relay(settings, set_up=set_up, **relay_options)
     main = asyncio.current_task()
     signals: list[str] = []
