@@ -177,8 +177,11 @@ class Flow:
                 if self.settings.kafka.unknown_topic == "poison":
                     raise self.intake.poison(error, reason="unknown_topic") from error
                 self._hold(error)
-            except (Held, KafkaUnavailable) as error:
+            except Held as error:
                 self._hold(error)
+            except KafkaUnavailable as error:
+                if self.status.state is not State.DRAINING:
+                    self._hold(error)
             else:
                 break
             self.awaits_topic = True
@@ -187,7 +190,9 @@ class Flow:
         self.awaits_topic = False
 
     def _hold(self, error: CdcOutboxError) -> None:
-        """Enter state `held` and say why, once for each cause."""
+        """Enter state `held` and say why, once for each cause. Raises it where we are to end: it may take for ever."""
+        if self.status.state is State.DRAINING:
+            raise error
         if self.status.state is not State.HELD or self.status.reason != str(error):
             self.status.trouble(error)
             _log.warning("held", error=str(error), next=error.next, slot=self.status.slot)
@@ -228,6 +233,7 @@ class Flow:
     async def _drain(self, beating: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
         """The end that was asked for: read on to the commit, settle everything, confirm it."""
         self.status.change(State.DRAINING)
+        self.awaits_topic = False
         limit, began = self.settings.limits.drain, time.monotonic()
         draining = asyncio.create_task(self._read_to_commit(), name="drain")
         error: CdcOutboxError | None = None
@@ -243,7 +249,7 @@ class Flow:
         confirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
-        if self.ledger.unsettled or self.ledger.in_transaction:
+        if self.ledger.unsettled or (self.ledger.in_transaction and not self.awaits_topic):
             raise DrainExceeded(
                 f"{self.ledger.unsettled} batches were not confirmed by Kafka within the drain limit of {limit:g} s",
                 next="nothing is lost: they are sent again by the next start; raise limits.drain if it happens often",
@@ -255,11 +261,16 @@ class Flow:
             )
 
     async def _read_to_commit(self) -> None:
-        while self.ledger.in_transaction:
-            if await self._take(1 if self.suspect else 1 << 62, to_commit=True):
-                await asyncio.sleep(0)
-            elif self.ledger.in_transaction:
-                await self.stream.readable()
+        try:
+            while self.ledger.in_transaction:
+                if await self._take(1 if self.suspect else 1 << 62, to_commit=True):
+                    await asyncio.sleep(0)
+                elif self.ledger.in_transaction:
+                    await self.stream.readable()
+        except Held as error:
+            # The transaction waits for the topic of a row, and comes again with the next start.
+            self.awaits_topic = True
+            _log.info("stopped within a transaction", reason=str(error), slot=self.status.slot)
         await self.publisher.settled()
 
     async def _wind_up(

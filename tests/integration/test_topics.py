@@ -42,6 +42,22 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
     assert payloads(passage.read(unknown)) == ["2"]
 
 
+def test_a_stop_while_a_topic_is_awaited(passage: Passage) -> None:
+    known, unknown = passage.topic("known"), f"{passage.topics}unknown"
+    with passage.relay() as relay:
+        relay.wait_state("streaming", timeout=60)
+        passage.insert(known, ("a", "1"))
+        passage.insert(known, ("a", "2"))
+        passage.insert(unknown, ("a", "3"), ("a", "4"))
+        relay.wait_state("held", timeout=60)
+        code, seconds = relay.terminate()
+        assert (code, seconds < 10) == (0, True), f"{code} after {seconds:.1f} s\n{relay.text()}"
+    passage.kafka.create_topic(unknown)
+    passage.run()
+    assert payloads(passage.read(known)) == ["1", "2"]
+    assert payloads(passage.read(unknown)) == ["3", "4"]
+
+
 def test_an_unknown_topic_can_be_poison(passage: Passage) -> None:
     known, unknown = passage.topic("known"), f"{passage.topics}unknown"
     passage.insert(known, ("a", "1"))
