@@ -51,6 +51,13 @@ START_LIMIT: Final = 10.0
 PROBE_LIMIT: Final = 3.0
 """Seconds for asking one server why it can't be used."""
 
+_CERTIFICATE_REMEDIES: Final = {
+    10: "have the broker's certificate renewed",
+    62: "name the server in kafka.bootstrap_servers as its certificate does",
+    64: "name the server in kafka.bootstrap_servers as its certificate does",
+}
+"""By OpenSSL's number of what is wrong. https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/"""
+
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 """Kafka's numbers of compression types. https://kafka.apache.org/documentation/#recordbatch"""
 
@@ -202,7 +209,9 @@ def _refused(server: str, error: Exception) -> BusRefused:
     remedy = "check security.protocol and sasl.* under [kafka.client]"
     if isinstance(error, ssl.SSLCertVerificationError):
         what = f"the certificate of Kafka at {server} is not trusted: {error.verify_message}"
-        remedy = "set ssl.ca.location under [kafka.client] to the authority that signed it"
+        remedy = _CERTIFICATE_REMEDIES.get(
+            error.verify_code, "set ssl.ca.location under [kafka.client] to the authority that signed it"
+        )
     elif isinstance(error, ssl.SSLError):
         what = f"TLS with Kafka at {server} fails: {error.reason or error}"
         remedy = "check security.protocol and ssl.* under [kafka.client]"

@@ -92,6 +92,22 @@ def test_a_producer_that_keeps_the_promise(compression: str | None) -> None:
     asyncio.run(make())
 
 
+def test_a_compression_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AIOKafkaProducer._COMPRESSORS, "zstd", (lambda: False, 4))
+
+    async def make() -> None:
+        client.producer(settings(compression__type="zstd"))
+
+    with pytest.raises(ConfigError, match="zstd, and its library isn't installed") as raised:
+        asyncio.run(make())
+    assert raised.value.next == "pip install 'cdc-outbox[compression]'"
+
+
+def test_a_request_has_a_limit() -> None:
+    assert client.request_size(settings()) == client.REQUEST_BYTES
+    assert client.request_size(settings(max__request__size="5000")) == 5000
+
+
 def test_batches_are_never_larger_than_a_request() -> None:
     assert client.batch_size(settings()) == client.BATCH_BYTES
     assert client.batch_size(settings(batch__size="1000")) == 1000

@@ -556,6 +556,25 @@ def test_settled_waits_for_the_last_confirmation() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize(
+    ("identity", "shown"),
+    [
+        (b"17", "event 17 at"),
+        (b"a\nb", "event 'a\\nb' at"),
+        (b"x" * 300, "event " + "x" * 200 + " at"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_a_row_that_cant_be_published_is_named(identity: bytes, shown: str) -> None:
+    error = Unpublishable(
+        "why", (T, 0, b"k", b"v", 0, [("id", identity)]), next="n", reason="r", lsn=1, seq=2
+    )
+    assert shown in str(error)
+    assert str(error).endswith("at 0/1, row 2, can't be published: why")
+    assert "\n" not in str(error)
+    assert "event without an id at" in str(error.named(None))
+
+
 def test_a_bus_in_memory() -> None:
     async def scene() -> None:
         ledger = Ledger()
