@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without __all__
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.security import client_settings
 from tests.servers.wait import eventually
 
 
@@ -79,6 +85,41 @@ def test_topics_are_created_where_that_is_asked_for(passage: Passage) -> None:
     assert payloads(passage.read(first)) == ["0", "1", "2", "3", "4"]
     assert payloads(passage.read(second)) == ["x"]
     assert passage.kafka.topics()[first] == 3
+
+
+def test_topics_are_created_as_configured(passage: Passage, tmp_path: Path) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text(
+        "[kafka.topics]\ncreate = true\npartitions = 2\nreplication_factor = 1\n"
+        '[kafka.topics.config]\n"cleanup.policy" = "compact"\n"max.message.bytes" = "5000"\n'
+    )
+    topic = f"{passage.topics}configured"
+    passage.insert(topic, ("a", "1"))
+    passage.run("--config", str(file))
+    admin = passage.kafka.admin()
+    [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    config = {name: entry.value for name, entry in described.result(20).items()}
+    assert (config["cleanup.policy"], config["max.message.bytes"]) == ("compact", "5000")
+    assert passage.kafka.topics()[topic] == 2
+
+
+def test_creation_takes_a_right(
+    database: Database, secure_kafka: KafkaBroker, slot: str, topics: str
+) -> None:
+    passage = Passage(
+        *(database, secure_kafka, slot, topics),
+        bootstrap=secure_kafka.address("SASL_PLAINTEXT"),
+        client=client_settings("SASL_PLAINTEXT", "PLAIN"),
+    ).table()
+    topic = f"{topics}new"
+    secure_kafka.allow("relay", "write", topic)
+    passage.insert(topic, ("a", "1"))
+    with passage.relay("--create-topics") as relay:
+        said = relay.wait_for(lambda record: record.get("event") == "held", 60)
+        assert f"topic {topic} can't be created" in said["error"]
+        secure_kafka.allow("relay", "create", topic)
+        relay.wait_state("streaming", timeout=60)
+        eventually(lambda: payloads(passage.read(topic)) == ["1"], 60, relay.text)
 
 
 def test_a_topic_that_cant_be_created_is_held(passage: Passage) -> None:
