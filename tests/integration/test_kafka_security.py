@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import Writer, create_outbox, verify
 from tests.servers.process import free_port
 from tests.servers.security import USERS, Listener, Mechanism, certificates, client_settings
 from tests.servers.wait import eventually
@@ -170,6 +171,37 @@ def test_compression_arrives_readable(
     passage.insert(topic, *(("k", text) for text in sent))
     passage.run("--kafka", f"compression.type={compression}")
     assert payloads(passage.read(topic)) == sent
+
+
+def test_sessions_that_the_broker_ends_are_routine(
+    database: Database,
+    make_kafka: Callable[..., KafkaBroker],
+    slot: str,
+    topics: str,
+    make_writer: Callable[..., Writer],
+    outbox_topic: str,
+) -> None:
+    """A broker hangs up on who doesn't prove himself again in time, as it does when a token ends."""
+    broker = make_kafka(secure=True, settings={"connections.max.reauth.ms": "2000"})
+    create_outbox(database.dsn)
+    passage = Passage(
+        *(database, broker, slot, topics),
+        bootstrap=broker.address("SASL_SSL"),
+        client=client_settings("SASL_SSL", "SCRAM-SHA-256"),
+    ).init()
+    broker.create_topic(outbox_topic, 2)
+    broker.allow("relay", "write", outbox_topic)
+    with passage.relay() as relay:
+        relay.wait_state("streaming", timeout=60)
+        writer = make_writer(database.dsn, rate=20).start()
+        writer.wait_written(160)
+        committed = writer.stop()
+        eventually(lambda: len(passage.read(outbox_topic)) >= len(committed), 60, relay.text)
+        assert relay.terminate()[0] == 0
+        events = [record.get("event") for record in relay.records]
+        assert not {"waiting", "held"} & {*events}, relay.text()
+        assert events.count("streaming") == 1
+    assert not verify(committed, passage.read(outbox_topic)).duplicates
 
 
 def set_password(broker: KafkaBroker, user: str, password: str) -> None:
