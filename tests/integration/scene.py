@@ -79,8 +79,12 @@ class Scene:
         return found
 
     def wait_confirmed(self, timeout: float = PATIENCE) -> None:
-        """Wait until the slot has confirmed everything that is committed now."""
+        """Wait until the slot has confirmed everything that is committed now.
+
+        WAL behind the last row, as the witness's own, is confirmed only when there is enough of it, so some is made.
+        """
         end = self.value("select pg_current_wal_insert_lsn()::text")
+        self.value("select pg_logical_emit_message(false, 'noise', repeat('x', 70000))::text")
         eventually(
             lambda: self.value(
                 "select confirmed_flush_lsn >= %s::pg_lsn from pg_replication_slots where slot_name = %s",
