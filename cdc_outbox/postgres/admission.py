@@ -152,19 +152,25 @@ class Admission:
         """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
 
         Rows that were written in between are skipped by the server, on 18 in silence. A slot is made with the oldest
-        catalog_xmin of the server's logical slots, so it tells nothing where there are others.
+        catalog_xmin of the server's logical slots, so where there are others a person has to know.
         """
         identity = self.publication.identity
-        ((others,),) = await self.control.run(lambda conn: execute(conn, _OTHER_SLOTS, (found.name,)))
-        if identity is None or found.catalog_xmin is None or others:
+        if identity is None or found.catalog_xmin is None or not identity.since(found.catalog_xmin):
             return
-        if identity.since(found.catalog_xmin):
-            raise PublicationReplaced(
-                f"publication {self._settings.publication} was made or altered after the slot {found.name}:"
-                " rows that were inserted in between are skipped",
-                next=f"{recover(found.name)}; or go on without such rows:"
-                f" cdc-outbox start --slot {found.name} --accept-gap",
+        name = self._settings.publication
+        ((others,),) = await self.control.run(lambda conn: execute(conn, _OTHER_SLOTS, (found.name,)))
+        if others:
+            self._notice(
+                f"publication {name} may have been made or altered after the slot {found.name}: then rows that were"
+                " inserted in between are skipped"
             )
+            return
+        raise PublicationReplaced(
+            f"publication {name} was made or altered after the slot {found.name}: rows that were inserted in"
+            " between are skipped",
+            next=f"{recover(found.name)}; or go on without such rows:"
+            f" cdc-outbox start --slot {found.name} --accept-gap",
+        )
 
     def _notice(self, what: str) -> None:
         """Say once what a person should know and can't be told otherwise."""

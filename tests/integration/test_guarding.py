@@ -19,6 +19,7 @@ from psycopg.sql import SQL
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.integration.scene import PATIENCE, Scene, make_scene
+from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Writer, verify
 from tests.servers.postgres import Postgres
@@ -31,6 +32,7 @@ CREATE = SQL(
     "create publication outbox_pub for table outbox with (publish = 'insert', publish_via_partition_root = true)"
 )
 DROP = SQL("drop publication outbox_pub")
+WITNESS = SQL((CHECKOUT / "sql" / "witness.sql").read_text())
 WINDOW = re.compile(r"between (\w+/\w+) and (\w+/\w+)")
 
 
@@ -325,6 +327,26 @@ def test_F11_a_publication_made_after_its_slot(postgres_version: Postgres, scene
         scene.relay()
     writer.write(20)
     all_but(hidden, writer, consumer)
+
+
+def test_F11_where_other_slots_hide_which_came_first_it_is_said(scene: Scene) -> None:  # noqa: N802
+    """A slot is made with the oldest catalog_xmin of all: the publication may be younger, and mostly isn't."""
+    other = f"{scene.slot}_other"
+    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (other,))
+        connection.execute(CREATE)
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
+    writer, consumer = scene.writer(), scene.consumer()
+    writer.write(10)
+    relay = scene.relay()
+    all_but([], writer, consumer)
+    assert sum("may have been made or altered" in str(record.get("what")) for record in relay.records) == 1
+    assert relay.terminate()[0] == 0
+    # Once it has a witness row there is nothing to be said.
+    scene.sql(WITNESS)
+    assert scene.relay().terminate()[0] == 0
+    relay = scene.relay()
+    assert not any("may have been" in str(record.get("what")) for record in relay.records)
 
 
 def test_a_publication_made_by_hand_before_its_slot_is_taken_as_it_is(
