@@ -6,10 +6,11 @@ import contextlib
 import secrets
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.load import Load
-from tests.chaos.tally import Tally
+from tests.chaos.tally import Again, Tally
 from tests.servers.kafka import KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
@@ -17,6 +18,9 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 
 PARTITIONS = 4
+
+ON_ITS_WAY_MS = 1000
+"""So long after a relay's death Kafka may still take what it sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,24 @@ class Judgement:
             f" at most {max((kill.again for kill in self.kills), default=0)} by one,"
             f" the oldest {oldest / 1000:.2f} s before it; {len(self.faults)} faults"
         )
+
+
+def blame(kills: Sequence[int], again: Iterable[Again]) -> tuple[tuple[Kill, ...], int]:
+    """What each kill cost, by the first kill after a first delivery; and how much came twice without any.
+
+    What was on its way when a relay died is appended a moment after it.
+    """
+    ages: dict[int, list[int]] = {at: [] for at in kills}
+    unexplained = 0
+    for each in again:
+        between = [at for at in kills if each.first_ms <= at <= each.again_ms]
+        before = [at for at in kills if each.first_ms - ON_ITS_WAY_MS <= at < each.first_ms]
+        if between or before:
+            at = between[0] if between else before[-1]
+            ages[at].append(at - each.first_ms)
+        else:
+            unexplained += 1
+    return tuple(Kill(at, len(each), max(each, default=0)) for at, each in ages.items()), unexplained
 
 
 class Rig:
@@ -98,23 +120,15 @@ class Rig:
         self.pipeline.wait_confirmed(self.pipeline.end_of_wal(), timeout)
         self.tally.read_to_end(timeout)
         truth = self.load.truth()
-        by_kill: dict[int, list[int]] = {at: [] for at in self.kills}
-        unexplained = 0
-        for again in self.tally.again:
-            between = [at for at in self.kills if again.first_ms <= at <= again.again_ms]
-            # What was on its way when the relay died was appended a moment later.
-            at = between[0] if between else max((at for at in self.kills if at <= again.again_ms), default=0)
-            if not at or (not between and again.first_ms - at > 1000):
-                unexplained += 1
-            else:
-                by_kill[at].append(at - again.first_ms)
+        books = self.tally.books
+        kills, unexplained = blame(self.kills, books.again)
         return Judgement(
             sum(len(numbers) for numbers in truth.values()),
-            self.tally.records,
-            len(self.tally.again),
+            books.records,
+            len(books.again),
             unexplained,
-            tuple(Kill(at, len(ages), max(ages, default=0)) for at, ages in by_kill.items()),
-            tuple(self.tally.compare(truth)),
+            kills,
+            tuple(books.compare(truth)),
         )
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ class Progress:
         rig, relay = self._rig, self._rig.pipeline.relay
         memory = f", relay {relay.rss() / MEBIBYTE:.0f} MiB" if relay.running else ""
         print(
-            f"{now - self._began:6.0f} s: {rig.load.committed} committed, {rig.tally.distinct} arrived,"
-            f" {len(rig.tally.again)} twice, {len(rig.kills)} kills{memory}",
+            f"{now - self._began:6.0f} s: {rig.load.committed} committed, {rig.tally.books.distinct} arrived,"
+            f" {len(rig.tally.books.again)} twice, {len(rig.kills)} kills{memory}",
             flush=True,
         )
 

@@ -40,17 +40,60 @@ class Aggregate:
     last: int = 0
 
 
-class Tally:
-    """Reads a topic from its beginning, in a thread, and keeps the books."""
+class Books:
+    """What arrived, in the order of its offsets within each partition."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self) -> None:
         self.records = 0
         self.distinct = 0
         self.again: list[Again] = []
         self.faults: list[str] = []
+        self._aggregates: dict[str, Aggregate] = {}
+
+    def take(self, key: str, n: int, partition: int, offset: int, at_ms: int) -> None:
+        """Enter one record."""
+        self.records += 1
+        known = self._aggregates.get(key)
+        if known is None:
+            known = self._aggregates[key] = Aggregate(partition)
+        if known.partition != partition:
+            self.faults.append(f"{key} {n} is in partition {partition}, others in {known.partition}")
+        times = known.first_ms
+        if n >= len(times):
+            times.extend([NEVER] * (n + 1000 - len(times)))
+        if times[n] != NEVER:
+            self.again.append(Again(key, n, times[n], at_ms))
+            return
+        times[n] = at_ms
+        self.distinct += 1
+        if n < known.last:
+            self.faults.append(f"{key}: {n} at {partition}/{offset} comes after {known.last}")
+        known.last = max(known.last, n)
+
+    def compare(self, truth: Mapping[str, Sequence[int]]) -> list[str]:
+        """All that is wrong: disorder, rows that are missing, records of rows that never committed."""
+        faults = list(self.faults)
+        for key, numbers in truth.items():
+            known = self._aggregates.get(key)
+            times = known.first_ms if known is not None else ()
+            missing = [n for n in numbers if n >= len(times) or times[n] == NEVER]
+            if missing:
+                faults.append(f"{key}: {len(missing)} missing, the first {min(missing)}")
+        for key, known in self._aggregates.items():
+            committed = set(truth.get(key, ()))
+            invented = [n for n, at in enumerate(known.first_ms) if at != NEVER and n not in committed]
+            if invented:
+                faults.append(f"{key}: {len(invented)} never committed, the first {invented[0]}")
+        return faults
+
+
+class Tally:
+    """Reads a topic from its beginning, in a thread, into the books."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.books = Books()
         self._topic = topic
         self._bootstrap = bootstrap
-        self._aggregates: dict[str, Aggregate] = {}
         self._next = [0] * partitions
         self._error: BaseException | None = None
         self._stop = threading.Event()
@@ -86,24 +129,8 @@ class Tally:
         n = orjson.loads(message.value())["n"]  # type: ignore[attr-defined]
         partition, offset = message.partition(), message.offset()  # type: ignore[attr-defined]
         at_ms = message.timestamp()[1]  # type: ignore[attr-defined]
-        self.records += 1
+        self.books.take(key, n, partition, offset, at_ms)
         self._next[partition] = offset + 1
-        known = self._aggregates.get(key)
-        if known is None:
-            known = self._aggregates[key] = Aggregate(partition)
-        if known.partition != partition:
-            self.faults.append(f"{key} {n} is in partition {partition}, others in {known.partition}")
-        times = known.first_ms
-        if n >= len(times):
-            times.extend([NEVER] * (n + 1000 - len(times)))
-        if times[n] != NEVER:
-            self.again.append(Again(key, n, times[n], at_ms))
-            return
-        times[n] = at_ms
-        self.distinct += 1
-        if n < known.last:
-            self.faults.append(f"{key}: {n} at {partition}/{offset} comes after {known.last}")
-        known.last = max(known.last, n)
 
     def check(self) -> None:
         """Raise what the reading thread died of, if it did."""
@@ -132,22 +159,6 @@ class Tally:
             return all(here >= end for here, end in zip(self._next, goal, strict=True))
 
         eventually(read, timeout, lambda: f"the topic read to {goal}; it is at {self._next}")
-
-    def compare(self, truth: Mapping[str, Sequence[int]]) -> list[str]:
-        """All that is wrong: disorder, rows that are missing, records of rows that never committed."""
-        faults = list(self.faults)
-        for key, numbers in truth.items():
-            known = self._aggregates.get(key)
-            times = known.first_ms if known is not None else ()
-            missing = [n for n in numbers if n >= len(times) or times[n] == NEVER]
-            if missing:
-                faults.append(f"{key}: {len(missing)} missing, the first {min(missing)}")
-        for key, known in self._aggregates.items():
-            committed = set(truth.get(key, ()))
-            invented = [n for n, at in enumerate(known.first_ms) if at != NEVER and n not in committed]
-            if invented:
-                faults.append(f"{key}: {len(invented)} never committed, the first {invented[0]}")
-        return faults
 
     def close(self) -> None:
         """End the reading."""
