@@ -7,11 +7,16 @@ invisible: also a broker that is killed costs no duplicate as long as the proces
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cdc_outbox.kafka import client
+from cdc_outbox.settings import load
 from tests.servers.kafka import KafkaBroker
 from tests.servers.ledger import Consumer, Writer, create_outbox, read_all, verify
 from tests.servers.pipeline import Pipeline
@@ -296,3 +301,26 @@ def test_a_name_that_nobody_knows_is_asked_for_again(
     hasty = pipeline.start("--fail-fast", streaming=False)
     assert hasty.wait() == 1
     assert unknown in hasty.records[-1]["error"]
+
+
+def test_a_producer_whose_stop_ran_out_of_time_delivers_nothing_later(own_kafka: KafkaBroker) -> None:
+    """It went on trying in the background, and delivered in the midst of what its successor sent."""
+    own_kafka.create_topic("events")
+    settings = load("start", {}, {"CDC_OUTBOX_BOOTSTRAP_SERVERS": own_kafka.bootstrap}, Path.cwd()).kafka
+
+    async def send_and_stop() -> list[str]:
+        producer: Any = client.producer(settings)
+        await client.start(producer, settings)
+        await producer.send_and_wait("events", b"before", partition=0)
+        own_kafka.kill()
+        batch = producer.create_batch()
+        batch.append(key=None, value=b"lost in the outage", timestamp=None)
+        batch.close()
+        await producer.send_batch(batch, "events", partition=0)
+        await client.stop(producer, within=0.5)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        return [task.get_name() for task in left if task is not None]
+
+    assert asyncio.run(send_and_stop()) == []
+    own_kafka.start()
+    assert [record.value for record in read_all(own_kafka.bootstrap, "events")] == [b"before"]
