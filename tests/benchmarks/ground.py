@@ -7,6 +7,7 @@ up before anything counts.
 from __future__ import annotations
 
 import platform
+import sys
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ POSTGRES = {
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "1h",
+    "wal_sender_timeout": "0",  # a reader that throws away has no status to send
 }
 KAFKA_JVM = ("-Xms512m", "-Xmx512m")
 
@@ -44,7 +46,9 @@ class Ground(AbstractContextManager["Ground"]):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            print(f"PostgreSQL's log ends:\n{self.postgres.log_text()[-2000:]}", file=sys.stderr)
         self._stack.close()
 
     def dsn(self, database: str, socket: str) -> str:

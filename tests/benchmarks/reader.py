@@ -55,13 +55,15 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
         while length > 0:
             got += length
             data = bytes(view)
-            tag = data[25] if data[0] == XLOG else 0
+            length, view = frame(1)
+            if data[0] != XLOG:
+                continue
+            tag = data[25]
             if tag == INSERT:
                 if not first:
                     first = time.time()
                 rows += 1
-                size += length - 25
-            length, view = frame(1)
+                size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
             time.sleep(pause)
