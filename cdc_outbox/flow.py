@@ -201,8 +201,8 @@ class Flow:
     async def _mind(self) -> None:
         """Show in the state whether the bus takes what we send.
 
-        State `held`, also that of the session before, is left on evidence only: a confirmation, or a while in which
-        none was owed to us.
+        State `held`, also that of the session before, is left on evidence only: a confirmation while none is overdue,
+        or a while in which none was owed to us.
         """
         began = said = time.monotonic()
         while True:
@@ -215,7 +215,7 @@ class Flow:
                 said = now
                 self._hold(
                     KafkaUnavailable(
-                        f"Kafka has confirmed nothing for {SILENT:g} s",
+                        f"Kafka has owed us a confirmation for {SILENT:g} s",
                         next="check that the brokers run; the relay goes on by itself when they do",
                     )
                 )

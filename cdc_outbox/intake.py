@@ -75,6 +75,8 @@ class Intake:
         self.plans: dict[TableName, Plan] = {}
         self._noticed: set[tuple[TableName, str]] = set()
         self.received = 0
+        self.latest = 0
+        """Final LSN of the last transaction in which a row of ours was seen, or of one soon after it."""
         self.skipped: dict[str, int] = {}
         self.shutdown_signs = False
 
@@ -165,6 +167,8 @@ class Intake:
                 length, view = frame(1)
         finally:
             self._lsn, self._commit_us, self._place = lsn, commit_us, place
+            if received != self.received:
+                self.latest = lsn
             self.received = received
             self._last = encoded
             if len(data) > XLOG_HEADER and data[0] == XLOG:

@@ -92,7 +92,7 @@ class Publisher(Protocol):
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the bus last confirmed something, while it owes us a confirmation; else 0."""
+        """Seconds for which the bus has owed us its oldest confirmation; 0 while it owes none."""
 
     async def prepare(self, topic: str) -> None:
         """Wait until the bus can take rows for a topic.

@@ -150,7 +150,7 @@ class Relay:
             ending.push_async_callback(stream.close)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
-            intake = Intake(stream, ledger, self._mapping, publisher, admission.ours)
+            intake = Intake(stream, ledger, self._mapping, publisher, await admission.ours())
             settlement = Settlement(
                 admission,
                 stream,

@@ -138,7 +138,7 @@ class Settlement:
         if position > self._settled and (
             everything
             or self._target is not None
-            or self._intake.place[0] >= self._settled
+            or self._intake.latest >= self._settled
             or position.bytes_since(self._settled) >= IDLE_STEP
         ):
             await self._admission.advance(position, self._proven.advance(position))

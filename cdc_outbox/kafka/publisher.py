@@ -77,6 +77,8 @@ _OVERHEAD: Final = 96
 """Bytes of memory that a record takes beside its bytes in the batch, about."""
 
 _HASHES_KEPT: Final = 16_384
+_HASHED_KEY: Final = 256
+"""Bytes of the longest key that is worth keeping with its hash."""
 
 
 class Batch:
@@ -144,14 +146,13 @@ class KafkaPublisher:
         self._submissions: deque[Batch] = deque()
         self._submit = asyncio.Event()
         self._progress = asyncio.Event()
-        self._out = 0
+        self._out: dict[Batch, float] = {}
         self._out_bytes = 0
         self._request = client.request_size(settings)
         self._crowded: deque[Lane] = deque()
         self._patience = 0.0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
-        self._owed_since = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._max_record = client.max_request_size(settings)
         self._max_batch = client.batch_size(settings)
@@ -240,7 +241,9 @@ class KafkaPublisher:
         hashes = self._hashes
         if len(hashes) >= _HASHES_KEPT:
             hashes.clear()
-        hashed = hashes[key] = self._hash(key)
+        hashed = self._hash(key)
+        if len(key) <= _HASHED_KEY:
+            hashes[key] = hashed
         return hashed
 
     def _open(self, lane: Lane, encoded: Encoded, lsn: int, seq: int) -> Batch:
@@ -325,9 +328,7 @@ class KafkaPublisher:
 
     def _send(self, lane: Lane, batch: Batch) -> None:
         lane.out = batch
-        if not self._out:
-            self._owed_since = time.monotonic()
-        self._out += 1
+        self._out[batch] = time.monotonic()
         self.inflight_events += batch.count
         self._out_bytes += batch.bytes
         batch.size = batch.records.size()
@@ -343,6 +344,7 @@ class KafkaPublisher:
     async def _submitter(self) -> None:
         """Hand batches to the client. It doesn't wait there: topics are known and each lane is free."""
         submissions, send = self._submissions, self._producer.send_batch
+        partitions = self._producer.client.cluster.partitions_for_topic
         while True:
             await self._submit.wait()
             self._submit.clear()
@@ -352,6 +354,10 @@ class KafkaPublisher:
                 if await self._is_gone(lane.topic, lane.number):
                     # The client would ask the cluster for this topic by name, which may create it.
                     self._fail(topics.missing(lane.topic))
+                    return
+                lanes, count = self._lanes.get(lane.topic), len(partitions(lane.topic) or ())
+                if lanes is not None and count != len(lanes):
+                    self._fail(topics.changed(lane.topic, len(lanes), count, self._settings))
                     return
                 try:
                     confirmation = await send(batch.records, lane.topic, partition=lane.number)
@@ -389,8 +395,7 @@ class KafkaPublisher:
         self.inflight_bytes -= batch.bytes
         self._out_bytes -= batch.bytes
         self.inflight_events -= batch.count
-        self._out -= 1
-        self._owed_since = time.monotonic()
+        del self._out[batch]
         lane.out = None
         if lane.full:
             self._crowded.append(lane)
@@ -443,8 +448,8 @@ class KafkaPublisher:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the last confirmation, while one is owed to us; else 0."""
-        return time.monotonic() - self._owed_since if self._out else 0.0
+        """Seconds for which the oldest batch that is out has waited for its confirmation; 0 with nothing out."""
+        return time.monotonic() - next(iter(self._out.values())) if self._out else 0.0
 
     async def _watch(self) -> None:
         """Notice topics that have gone, partitions that were added, and brokers that have come back elsewhere."""

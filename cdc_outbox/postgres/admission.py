@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
@@ -245,12 +246,20 @@ class Admission:
             raise
         return stream
 
-    @property
-    def ours(self) -> dict[int, TableName]:
-        """Our tables by their OIDs, as which the stream still knows them when one went by another name for a while."""
+    async def ours(self) -> dict[int, TableName]:
+        """Our tables by their OIDs and those of their partitions.
+
+        The stream still knows a table by it when it went by another name for a while, and sends rows under a partition's
+        when the publication didn't name the root for a while.
+        """
         identity = self.publication.identity
-        members = dict(identity.members) if identity is not None else {}
-        return {members[str(table)].table: table for table in self._tables if str(table) in members}
+        found: dict[int, TableName] = {}
+        for name, member in identity.members if identity is not None else ():
+            rows = await self.control.run(
+                partial(execute, query=_PARTITIONS, parameters=(member.table, member.table))
+            )
+            found |= dict.fromkeys((int(oid) for (oid,) in rows), TableName.parse(name))
+        return found
 
     def guarded(self, stream: ReplicationStream) -> Guarded:
         """What the guard watches while this stream runs."""
@@ -294,6 +303,9 @@ class Admission:
             await self.control.close()
 
 
+_PARTITIONS: Final[LiteralString] = """
+select %s::oid::int8 union select relid::oid::int8 from pg_partition_tree(%s::oid::regclass)
+"""
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
 """
