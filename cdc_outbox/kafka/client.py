@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 256 * 1024
 """A batch's size limit: compression runs in the event loop, so a batch is kept to milliseconds of it."""
 
-REQUEST_BYTES: Final = 64 * 1024 * 1024
-"""A request's size limit where `max.request.size` isn't set, whose default is for a single record then."""
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A request's size limit where `max.request.size` isn't set, whose default is for a single record then.
+
+Brokers would take more, but the client copies a request thrice on its way.
+"""
 
 START_LIMIT: Final = 10.0
 """Seconds for reaching a broker and getting a producer id."""

@@ -54,7 +54,7 @@ LONGEST_ROUND: Final = 0.5
 WORTH_SENDING: Final = 64 * 1024
 """Bytes a lane, on average, that are worth a request in a backlog: a request and each of its batches have a price."""
 
-MOST_GATHERED: Final = 8 * 1024 * 1024
+MOST_GATHERED: Final = 4 * 1024 * 1024
 """Bytes that are worth a request in any case."""
 
 WATCH: Final = 1.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced
+from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc_outbox.errors import SetupError
-    from cdc_outbox.event import TableName
     from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
@@ -249,7 +249,7 @@ class Admission:
     async def ours(self) -> dict[int, TableName]:
         """Our tables by their OIDs and those of their partitions.
 
-        The stream still knows a table by it when it went by another name for a while, and sends rows under a partition's
+        The stream knows a table by it that went by another name for a while, and sends rows under a partition's
         when the publication didn't name the root for a while.
         """
         identity = self.publication.identity
