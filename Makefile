@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
 MINUTES ?= 10
 RATE ?= 2000
 
@@ -41,7 +42,7 @@ $(BIN)/.servers: $(BIN)/.ready
 	touch $@
 
 test-integration: setup $(BIN)/.servers ## against real PostgreSQL 15 to 18 and Kafka 4
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/integration -n $(WORKERS) --dist loadfile
 
 chaos: setup $(BIN)/.servers ## a minute of kills, freezes and cuts under load
 	$(BIN)/pytest tests/chaos
