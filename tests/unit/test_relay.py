@@ -74,7 +74,7 @@ class Stage:
             control=SimpleNamespace(run=nothing),
             server=SimpleNamespace(system_identifier="1", timeline=1, version=180000),
             position=LSN(0),
-            ours={},
+            ours=nothing,
             was_set_back=lambda _delivered: False,
         )
 
