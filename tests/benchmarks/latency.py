@@ -185,8 +185,11 @@ def _consume(
     consumer.poll(0.5)
     listening.set()
     while not stop.is_set():
-        for record in consumer.consume(500, timeout=0.05):
-            now = time.time_ns() // 1000
-            assert record.error() is None, record.error()
-            arrivals.append((json.loads(record.value() or b"{}")["at"], record.timestamp()[1], now))
+        # One by one: a batch would be waited for until it is whole.
+        record = consumer.poll(0.05)
+        if record is None:
+            continue
+        now = time.time_ns() // 1000
+        assert record.error() is None, record.error()
+        arrivals.append((json.loads(record.value() or b"{}")["at"], record.timestamp()[1], now))
     consumer.close()
