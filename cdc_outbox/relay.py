@@ -229,6 +229,7 @@ class Relay:
             lsn=admission.position,
             publication=self._settings.postgres.publication,
             tables=[str(table) for table in self._settings.outbox.tables],
+            mapping=self._mapping.told(),
             partitioner=self._settings.kafka.partitioner,
         )
 

@@ -48,6 +48,10 @@ class Mapping:
             _compare(previous, plan)
         return plan
 
+    def told(self) -> dict[str, str]:
+        """Each table's plan in words, as far as it is known by now."""
+        return {str(table): words for table, words in self._told.items()}
+
     def is_news(self, plan: Plan) -> bool:
         """Whether the plan reads other than the last one of its table that was asked about."""
         described = plan.describe()
