@@ -238,7 +238,7 @@ def _in_short(error: Exception) -> str:
     if isinstance(error, KafkaConnectionError):
         return "it closes the connection"
     text = str(error.args[0]) if error.args and error.args[0] else ""
-    return text or type(error).__name__
+    return text if text and not text.startswith("<") else type(error).__name__  # some only hold an object
 
 
 async def bootstrap_again(client: AIOKafkaProducer, settings: KafkaSettings) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
-from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced
+from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SlotMissing
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
@@ -108,7 +108,10 @@ class Admission:
         )
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
         if found is not None or isinstance(self.witness, Absent):
-            slot.require(found, name, pending=pending)
+            try:
+                slot.require(found, name, pending=pending)
+            except SlotMissing as missing:
+                raise (await self._beside(missing) if pending is None else missing) from None
         self.position = found.confirmed_flush_lsn if found is not None else None
         judged = witness.judge(name, self.witness, found, self.server)
         if judged.note is not None:
@@ -125,6 +128,24 @@ class Admission:
         )
         synchronous.require_none(str(names), self.application_name)
         await self._renew_witness(accepted=accept_gap)
+        await self._tell_of_others()
+
+    async def _beside(self, missing: SlotMissing) -> SlotMissing:
+        """The same with the slots that there are: the name may be a slip, and a second slot keeps WAL for nobody."""
+        rows = await self.control.run(lambda conn: execute(conn, _SLOTS_HERE))
+        names = ", ".join(str(name) for (name,) in rows)
+        return SlotMissing(f"{missing}; this database has: {names}", next=missing.next) if names else missing
+
+    async def _tell_of_others(self) -> None:
+        """Warn of tables that only the publication names: their rows are passed over, and confirmed."""
+        rows = await self.control.run(lambda conn: execute(conn, _PUBLISHED, (self._settings.publication,)))
+        ours = {str(table) for table in self._tables}
+        others = sorted({str(TableName(str(schema), str(name))) for schema, name in rows} - ours)
+        if others:
+            self._notice(
+                f"publication {self._settings.publication} also has {', '.join(others)}: rows of those are passed over,"
+                " and no other relay gets them from this slot"
+            )
 
     async def _look_back(self, found: Slot | None) -> None:
         """Compare the publication with what is known of it, and write down what happened to it."""
@@ -305,6 +326,16 @@ class Admission:
 
 _PARTITIONS: Final[LiteralString] = """
 select %s::oid::int8 union select relid::oid::int8 from pg_partition_tree(%s::oid::regclass)
+"""
+_SLOTS_HERE: Final[LiteralString] = """
+select slot_name::text from pg_replication_slots
+ where plugin = 'pgoutput' and database = current_database() and not temporary order by slot_name limit 5
+"""
+_PUBLISHED: Final[LiteralString] = """
+select n.nspname::text, c.relname::text
+  from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+  join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
+ where p.pubname = %s and not p.puballtables limit 20
 """
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)

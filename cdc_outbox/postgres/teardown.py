@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 APPLICATION_NAME: Final = "cdc-outbox drop"
 
 _PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
+_WITNESS: Final[LiteralString] = "select to_regclass('public.cdc_outbox_witness')::text"
+_USERS: Final[LiteralString] = """
+select w.slot from public.cdc_outbox_witness w
+  join pg_catalog.pg_replication_slots s on s.slot_name = w.slot
+  join pg_catalog.pg_publication p on p.oid::int8 = (w.publication::jsonb -> 'publication' ->> 0)::int8
+ where w.slot <> %s and p.pubname = %s
+"""
 _BEHIND: Final[LiteralString] = """
 select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
          then pg_catalog.pg_last_wal_replay_lsn() else pg_catalog.pg_current_wal_insert_lsn() end, %s::pg_lsn))::int8
@@ -112,6 +119,9 @@ async def _drop(
         told(f'witness row "{settings.slot}"')
     if not await execute(owner, _PUBLICATION, (settings.publication,)):
         return
+    if others := await _others(owner, settings):
+        told(f"all but publication {quote(settings.publication)}, which is used by slot {', '.join(others)}")
+        return
     statement = sql.SQL("drop publication if exists {}").format(sql.Identifier(settings.publication))
     try:
         await execute(owner, statement, stage="drop")
@@ -123,6 +133,14 @@ async def _drop(
             "with --admin-dsn",
         ) from error
     told(f"publication {quote(settings.publication)}")
+
+
+async def _others(owner: Connection, settings: PostgresSettings) -> list[str]:
+    """The slots of other relays on the same publication, as their witness rows say."""
+    ((table,),) = await execute(owner, _WITNESS)
+    if table is None:
+        return []
+    return [str(name) for (name,) in await execute(owner, _USERS, (settings.slot, settings.publication))]
 
 
 def _busy(found: Slot) -> SlotBusy:

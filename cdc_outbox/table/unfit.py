@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-LEAVE_OUT: Final = "leave such rows out with --only COLUMN=VALUE"
+LEAVE_OUT: Final = (
+    "send only rows in which a column has a value, by --only COLUMN=VALUE (all others are left out)"
+)
 
 
 class Unfit(Exception):

@@ -62,7 +62,7 @@ def test_an_oversized_record_among_small_ones(limited: Passage) -> None:
     assert "event 6 " in error
     assert "max.message.bytes" in error
     assert f"raise max.message.bytes of topic {topic}" in remedy
-    assert "or leave such rows out with --only" in remedy
+    assert "or send only rows in which a column has a value, by --only" in remedy
     records = limited.read(topic)
     assert (of("a", records), of("c", records)) == (["a1", "a2"], ["c1", "c2"])
     # Rows for other partitions may have left before the broker refused this one; in their order, each once.

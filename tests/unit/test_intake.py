@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from cdc_outbox import intake
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import (
     MappingError,
@@ -87,6 +88,12 @@ def loop() -> Iterator[None]:
 
 
 pytestmark = pytest.mark.usefixtures("loop")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine must not end a slice in the middle of a test."""
+    monkeypatch.setattr(intake, "SLICE", 60.0)
 
 
 def test_rows_come_out_in_order_with_their_places_and_commit_time() -> None:
