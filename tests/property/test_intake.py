@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
+from cdc_outbox import intake
 from cdc_outbox.errors import CdcOutboxError, MappingError, PoisonEvent, ProtocolViolation
 from tests.unit.scripted import begin, commit, frame, insert, keepalive
 from tests.unit.test_intake import Taken, relation, row
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _patient() -> Iterator[None]:
+    """A slow machine must not end a slice in the middle of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "SLICE", 60.0)
+        yield
+
 
 GOOD = [
     keepalive(0x80),
