@@ -121,10 +121,10 @@ class Pipeline:
         return LSN.parse(self.server.value("select pg_current_wal_insert_lsn()::text"))
 
     def terminate_walsender(self) -> int:
-        """End the slot's walsender as an administrator would; its process id. Waits for it to be there first."""
+        """End the slot's walsender as an administrator would; its process id. Waits for it to be there, and to be gone."""
         pid = eventually(self.walsender, 60, f"slot {self.slot} active")
         assert pid is not None
-        self.server.execute("select pg_terminate_backend(%s)", (pid,))
+        self.server.execute("select pg_terminate_backend(%s, 10000)", (pid,))
         return pid
 
     def wait_confirmed(self, position: LSN, timeout: float = 60) -> None:
