@@ -121,7 +121,7 @@ class Pipeline:
         return LSN.parse(self.server.value("select pg_current_wal_insert_lsn()::text"))
 
     def terminate_walsender(self) -> int:
-        """End the slot's walsender as an administrator would; its process id. Waits for it to be there, and to be gone."""
+        """End the slot's walsender as an administrator would; its process id. Waits until it is there, and gone."""
         pid = eventually(self.walsender, 60, f"slot {self.slot} active")
         assert pid is not None
         self.server.execute("select pg_terminate_backend(%s, 10000)", (pid,))
