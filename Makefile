@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 2
 MINUTES ?= 10
 RATE ?= 2000
 
