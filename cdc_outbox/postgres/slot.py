@@ -111,11 +111,6 @@ class Slot:
         """The server can no longer serve this slot, and never will again."""
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
-    @property
-    def unfinished(self) -> bool:
-        """Another session is still creating the slot: it has no start position yet."""
-        return self.slot_type == "logical" and self.confirmed_flush_lsn is None and not self.lost
-
 
 def pending_name(name: str) -> str:
     """The name under which the slot `name` is made before it gets its own."""
