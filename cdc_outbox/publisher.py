@@ -61,9 +61,9 @@ class Unpublishable(PoisonEvent):
     ) -> None:
         identity = event_id(encoded) if encoded is not None else None
         shown = "without an id" if identity is None else identity[:200]
+        who = f"event {shown if shown.isprintable() else ascii(shown)}" if encoded is not None else "a row"
         super().__init__(
-            f"event {shown if shown.isprintable() else ascii(shown)} at {LSN(lsn)}, row {seq}, can't be published: "
-            f"{why}",
+            f"{who} at {LSN(lsn)}, row {seq}, can't be published: {why}",
             next=next,
             reason=reason,
             lsn=lsn,

@@ -37,7 +37,9 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     filters = tuple(value for value in values if value not in STEPS)
     for value in filters:
         if "=" not in value:
-            raise click.BadParameter(f"{value!r} is no step ({', '.join(STEPS)}) and not COLUMN=VALUE")
+            raise click.BadParameter(
+                f"{value!r} is neither a step of init ({', '.join(STEPS)}) nor a filter of rows (COLUMN=VALUE)"
+            )
     if _filter.callback is not None:
         _filter.callback(context, _filter, filters)
     return frozenset(values) - frozenset(filters)
@@ -61,10 +63,11 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
 @click.option(
     "--only",
     "steps",
-    metavar="STEP",
+    metavar="STEP|COLUMN=VALUE",
     multiple=True,
     callback=_only,
-    help=f"One step alone: {', '.join(STEPS)}. COLUMN=VALUE: only such rows are sent.",
+    help=f"STEP: do this step alone ({', '.join(STEPS)}). COLUMN=VALUE: as for `start`, only rows whose column has "
+    "this value are sent, so only they are counted. Repeatable.",
 )
 @click.option("--print-sql", is_flag=True, help="Print all statements, and do nothing.")
 @click.option(

@@ -28,12 +28,15 @@ _INVALID_RECORD: Final = kafka.kafka_errors.setdefault(InvalidRecord.errno, Inva
 
 _OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.MessageSizeTooLargeError: (
-        "it is larger than the topic's max.message.bytes",
-        "raise max.message.bytes of topic {topic}, or {out}",
+        "with {size} bytes as a Kafka record it is larger than the topic's max.message.bytes",
+        (
+            "raise max.message.bytes of topic {topic} to {size} or more (kafka-configs --alter --topic {topic} "
+            "--add-config max.message.bytes={size}), or {out}"
+        ),
     ),
     kafka.RecordListTooLargeError: (
-        "it is larger than a segment of the topic",
-        "raise segment.bytes of topic {topic}, or {out}",
+        "with {size} bytes as a Kafka record it is larger than a segment of the topic",
+        "raise segment.bytes of topic {topic} to {size} or more, or {out}",
     ),
     kafka.InvalidTimestampError: (
         "its timestamp is outside of what the topic allows",
@@ -98,12 +101,27 @@ def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
     )
 
 
-def refused(error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int) -> PoisonEvent:
-    """The error of a single record that the broker refuses; which event it is, the reader knows."""
+def oversized(size: int, limit: int) -> str:
+    """What is wrong with a record of `size` bytes that we don't send: our own limit is `limit`."""
+    return f"it is {size} bytes as a Kafka record, and max.request.size is {limit}"
+
+
+def room_for(topic: str, size: int) -> str:
+    """The next step for such a record: both limits have to let it through."""
+    return (
+        f'set "max.request.size" = {size} or more under [kafka.client], and the same for the topic: '
+        f"kafka-configs --alter --topic {topic} --add-config max.message.bytes={size}; or {LEAVE_OUT}"
+    )
+
+
+def refused(
+    error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int, size: int
+) -> PoisonEvent:
+    """The error of a single record of `size` bytes that the broker refuses; which event it is, the reader knows."""
     what, remedy = next(words for known, words in _OF_RECORDS.items() if isinstance(error, known))
     return Unpublishable(
-        f"{topic}[{partition}] refuses it: {what}",
-        next=remedy.format(topic=topic, out=LEAVE_OUT),
+        f"{topic}[{partition}] refuses it: {what.format(size=size)}",
+        next=remedy.format(topic=topic, out=LEAVE_OUT, size=size),
         reason="too_large" if is_too_large(error) else "refused",
         lsn=lsn,
         seq=seq,

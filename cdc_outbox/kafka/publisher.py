@@ -248,13 +248,13 @@ class KafkaPublisher:
 
     def _open(self, lane: Lane, encoded: Encoded, lsn: int, seq: int) -> Batch:
         # A batch refuses what doesn't fit, but for its first record: only that one has to be measured.
-        _, _, key, value, _, headers = encoded
+        topic, _, key, value, _, headers = encoded
         size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers])
         if size > self._max_record:
             raise Unpublishable(
-                f"it is {size} bytes as a Kafka record, and max.request.size is {self._max_record}",
+                delivery_errors.oversized(size, self._max_record),
                 encoded,
-                next="raise max.request.size under [kafka.client], and the topic's max.message.bytes with it",
+                next=delivery_errors.room_for(topic, size),
                 reason="too_large",
                 lsn=lsn,
                 seq=seq,
@@ -423,7 +423,7 @@ class KafkaPublisher:
                 )
             )
         else:
-            self._fail(delivery_errors.refused(error, lane.topic, lane.number, *batch.first))
+            self._fail(delivery_errors.refused(error, lane.topic, lane.number, *batch.first, batch.size))
 
     def _fail(self, error: CdcOutboxError) -> None:
         if not self.failed.done():

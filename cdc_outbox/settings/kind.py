@@ -41,6 +41,10 @@ class Refused(ValueError):
         self.next = next
 
 
+class Unquotable(ValueError):
+    """The value may hold a secret where none belongs: no complaint quotes it."""
+
+
 def type_name(value: object) -> str:
     """What TOML calls a value, for an error."""
     return _TYPE_NAMES.get(type(value), "a date or time")
@@ -355,6 +359,10 @@ class Servers(Kind):
         super().__init__(example, "HOST:PORT[,...]")
 
     def text(self, text: str) -> str:
+        if "@" in text:
+            raise Unquotable(
+                "there is an '@' in it, and Kafka takes user and password as sasl.username and sasl.password"
+            )
         servers = []
         for server in text.split(","):
             match = _HOST_PORT.fullmatch(server.strip())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from cdc_outbox.errors import ConfigError, UsageError
-from cdc_outbox.settings.kind import Entries, Kind, Refused
+from cdc_outbox.settings.kind import Entries, Kind, Refused, Unquotable
 
 _LONGEST_QUOTE: Final = 80
 
@@ -44,7 +44,8 @@ class Place:
 
     def reject(self, reason: ValueError, quoted: object | None) -> NoReturn:
         """Raise the error that says what is wrong here."""
-        what = self.label if quoted is None else f"{self.label} is {_quote(quoted)}"
+        unquoted = quoted is None or isinstance(reason, Unquotable)
+        what = self.label if unquoted else f"{self.label} is {_quote(quoted)}"
         if isinstance(reason, Refused):
             raise ConfigError(f"{what}: {reason}", next=reason.next) from None
         raise self.error(f"{what}: {reason}", next=f"write it like this: {self.example}") from None

@@ -73,7 +73,11 @@ async def serving(
             raise SetupError(
                 what, next="choose another address with --http HOST:PORT, or --no-http"
             ) from error
-        _log.warning("http is off", error=what, next="choose a free port with --http HOST:PORT")
+        _log.warning(
+            "no probes from this relay: the default port is taken, as by another relay on this machine",
+            port=port,
+            for_its_own="--http HOST:PORT",
+        )
     try:
         yield
     finally:

@@ -398,10 +398,10 @@ def test_the_default_port_that_is_taken_is_only_a_warning(ready: Start) -> None:
         done = run_command("start", "--fail-fast", "--log-format", "json", env=ready.environment({}))
     assert done.returncode == 1, done.stderr
     records = [json.loads(line) for line in done.stderr.splitlines()]
-    (warning,) = [record for record in records if record["event"] == "http is off"]
+    (warning,) = [record for record in records if record["event"].startswith("no probes from this relay")]
     assert warning["level"] == "warning"
-    assert "127.0.0.1:9464" in warning["error"]
-    assert "--http" in warning["next"]
+    assert (warning["port"], warning["for_its_own"]) == (9464, "--http HOST:PORT")
+    assert "error" not in warning, "it is none"
     assert "Kafka" in records[-1]["error"]
 
 

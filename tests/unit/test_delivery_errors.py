@@ -41,12 +41,15 @@ UNKNOWN_OUTCOME = [
 def test_a_record_to_blame(kind: type[kafka.KafkaError]) -> None:
     error = kind()
     assert delivery_errors.concerns_records(error)
-    poison = delivery_errors.refused(error, "t", 3, 0x16B374D848, 7)
+    poison = delivery_errors.refused(error, "t", 3, 0x16B374D848, 7, 1234)
     assert isinstance(poison, Unpublishable)
     assert "t[3] refuses it: " in str(poison)
     assert "at 16/B374D848, row 7" in str(poison)
     assert (poison.lsn, poison.seq, poison.exit_code) == (0x16B374D848, 7, 70)
     assert "topic t" in poison.next
+    if delivery_errors.is_too_large(error):
+        assert "with 1234 bytes" in str(poison)
+        assert "1234" in poison.next
     assert poison.reason == ("too_large" if delivery_errors.is_too_large(error) else "refused")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,6 +319,10 @@ def test_a_row_over_the_clients_limit_is_poison_and_leaves_the_others_alone() ->
         with pytest.raises(PoisonEvent, match=r"max\.request\.size is 2000") as raised:
             stage.row(b"x" * 3000)
         assert (raised.value.event_id, raised.value.reason) == ("200", "too_large")
+        found = re.search(r"it is (3\d\d\d) bytes as a Kafka record", str(raised.value))
+        assert found is not None
+        assert f'"max.request.size" = {found[1]} or more' in raised.value.next
+        assert f"--topic orders --add-config max.message.bytes={found[1]}" in raised.value.next
         await stage.flush()
         assert [sent.values for sent in stage.sent] == [[b"1"]]
 
@@ -572,7 +577,9 @@ def test_a_row_that_cant_be_published_is_named(identity: bytes, shown: str) -> N
     assert shown in str(error)
     assert str(error).endswith("at 0/1, row 2, can't be published: why")
     assert "\n" not in str(error)
-    assert "event without an id at" in str(error.named(None))
+    nameless = error.named((T, 0, b"k", b"v", 0, []))
+    assert str(nameless) == "event without an id at 0/1, row 2, can't be published: why"
+    assert str(error.named(None)) == "a row at 0/1, row 2, can't be published: why"
 
 
 def test_a_bus_in_memory() -> None:

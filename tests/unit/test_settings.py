@@ -209,6 +209,7 @@ class TestMalformed:
         ("on_poison", "skip", "it must be stop or block"),
         ("log_level", "loud", "it must be debug, info, warning or error"),
         ("bootstrap_servers", "kafka://a", "it is not a list of HOST:PORT"),
+        ("bootstrap_servers", "me:pw@a:9092", "--bootstrap-servers: there is an '@' in it"),
         ("bootstrap_servers", "a:9092,,b:9092", "it is not a list of HOST:PORT"),
         ("key", "payload:order_id", "what follows 'payload:' is not a JSON pointer"),
         ("key", " ", "it is empty"),
@@ -257,6 +258,19 @@ class TestMalformed:
     def test_flag_and_its_opposite(self, load_with: Load) -> None:
         with pytest.raises(UsageError, match="--http and --no-http contradict"):
             load_with(http="localhost:1", no_http=True)
+
+    def test_a_password_in_the_brokers_addresses_is_not_quoted(self, load_with: Load) -> None:
+        servers = "me:hunter2@kafka:9092"
+        with pytest.raises(UsageError) as by_flag:
+            load_with(bootstrap_servers=servers)
+        with pytest.raises(ConfigError) as by_variable:
+            load_with({"KAFKA_BOOTSTRAP_SERVERS": servers})
+        with pytest.raises(ConfigError) as by_file:
+            load_with(file=f'[kafka]\nbootstrap_servers = ["other:9092", "{servers}"]\n')
+        for caught in (by_flag, by_variable, by_file):
+            said = f"{caught.value} {caught.value.next}"
+            assert "hunter2" not in said
+            assert "sasl.username and sasl.password" in said
 
     def test_long_values_are_cut(self, load_with: Load) -> None:
         with pytest.raises(UsageError) as caught:
