@@ -26,12 +26,16 @@ _NEVER: Final = -1
 
 
 class Mark:
-    """Rows that are on their way. While it is open, nothing beyond `floor` may be confirmed."""
+    """Rows that are on their way. While it is open, nothing beyond `floor` may be confirmed.
 
-    __slots__ = ("floor", "settled")
+    `committed_us`: when the first of them was committed, in microseconds since the epoch; 0 where not known.
+    """
 
-    def __init__(self, floor: int) -> None:
+    __slots__ = ("committed_us", "floor", "settled")
+
+    def __init__(self, floor: int, committed_us: int = 0) -> None:
         self.floor = floor
+        self.committed_us = committed_us
         self.settled = False
 
 
@@ -54,6 +58,11 @@ class Ledger:
     def unsettled(self) -> int:
         """The number of marks from the oldest open one on."""
         return len(self._marks)
+
+    @property
+    def oldest_us(self) -> int:
+        """When the first row of the oldest open mark was committed; 0 without one."""
+        return self._marks[0].committed_us if self._marks else 0
 
     @property
     def complete(self) -> LSN:
@@ -94,9 +103,9 @@ class Ledger:
         if self._begun < self._complete < position:
             self._complete = position
 
-    def open(self) -> Mark:
+    def open(self, committed_us: int = 0) -> Mark:
         """Hold everything that is not complete yet, until the mark is settled."""
-        mark = Mark(self._complete)
+        mark = Mark(self._complete, committed_us)
         self._marks.append(mark)
         return mark
 

@@ -11,6 +11,7 @@ live catalogue knows nothing of rows of the past.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres import pgoutput
 from cdc_outbox.postgres.protocol import EPOCH_US, KEEPALIVE, XLOG, XLOG_HEADER, decode_keepalive, malformed
 from cdc_outbox.publisher import TopicUnknown, Unpublishable
+from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +60,11 @@ class Intake:
         mapping: Mapping,
         publisher: Publisher,
         ours: dict[int, TableName] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         """`ours`: our tables by OID, whatever their names were when a row was written."""
+        self._tally = tally or Tally()
+        self._transactions: defaultdict[int, int] = defaultdict(int)
         self._stream = stream
         self._ledger = ledger
         self._mapping = mapping
@@ -86,6 +91,14 @@ class Intake:
         return self._lag_us / 1_000_000 if self._lag_us > BEHIND_US else 0.0
 
     @property
+    def waiting_since_us(self) -> int:
+        """Commit time of the oldest row that the bus hasn't confirmed, in microseconds since the epoch; 0 without one.
+
+        A transaction under way counts as well.
+        """
+        return self._ledger.oldest_us or (self._commit_us if self._ledger.in_transaction else 0)
+
+    @property
     def place(self) -> tuple[int, int]:
         """Final LSN of the transaction under way (or the last one), and the place of the row to come."""
         return self._lsn, self._place
@@ -97,7 +110,8 @@ class Intake:
         more may be waiting. Raises TopicUnknown (call again once the topic is prepared), PoisonEvent, MappingError,
         ProtocolViolation and the errors of a stream that ended.
         """
-        stream, ledger, publish = self._stream, self._ledger, self._publisher.publish
+        stream, ledger, publisher = self._stream, self._ledger, self._publisher
+        publish, transactions = publisher.publish, self._transactions
         frame, plans, values_at = stream.frame, self._plans, _values_at
         if self._retry is not None:
             publish(self._retry, self._lsn, self._place)
@@ -153,9 +167,11 @@ class Intake:
                     elif tag == pgoutput.BEGIN:
                         lsn, commit_us, _ = _begin_at(data, XLOG_HEADER)
                         ledger.begin(lsn)
+                        publisher.committed_us = commit_us
                         place = 0
                     elif tag == pgoutput.COMMIT:
                         ledger.commit(_commit_at(data, XLOG_HEADER)[1])
+                        transactions[place] += 1
                         if to_commit:
                             return False
                     else:
@@ -186,7 +202,9 @@ class Intake:
         )
 
     def notice(self) -> None:
-        """Log what the plans left out since the last call: each value of a bus, each name of a header once."""
+        """Count and log what came since the last call: each value of a bus, each name of a header once."""
+        self._tally.transactions_of(self._transactions)
+        self._transactions.clear()
         for table, plan in self.plans.items():
             for value in plan.other_buses:
                 _log.warning("rows for another bus are left out", table=str(table), bus=value)

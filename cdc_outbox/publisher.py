@@ -89,6 +89,8 @@ class Publisher(Protocol):
     inflight_events: int
     published: dict[str, int]
     """Confirmed events by topic, in this session."""
+    committed_us: int
+    """Commit time of the rows that are published now, in microseconds since the epoch; set by who publishes."""
 
     @property
     def silent_for(self) -> float:
@@ -175,6 +177,7 @@ class MemoryPublisher:
         self.inflight_bytes = 0
         self.inflight_events = 0
         self.published: dict[str, int] = {}
+        self.committed_us = 0
 
     @property
     def silent_for(self) -> float:
@@ -190,7 +193,7 @@ class MemoryPublisher:
         """Take one row. Raises TopicUnknown for a topic that isn't one of `topics`."""
         if self.topics is not None and encoded[0] not in self.topics:
             raise TopicUnknown(encoded[0])
-        self._waiting.append((self._ledger.open(), encoded))
+        self._waiting.append((self._ledger.open(self.committed_us), encoded))
         self.inflight_events += 1
         self.inflight_bytes += len(encoded[3] or b"")
 

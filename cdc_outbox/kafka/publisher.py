@@ -36,6 +36,7 @@ from cdc_outbox.kafka.partitioner import HASHES
 from cdc_outbox.kafka.records import Records
 from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
+from cdc_outbox.tally import Tally, reason
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -84,10 +85,23 @@ _HASHED_KEY: Final = 256
 class Batch:
     """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back.
 
-    `size` is that of the whole batch before compression, `bytes` what counts against the budget.
+    `size` is that of the whole batch before compression, `bytes` what counts against the budget; `closed_us` the
+    commit time of what was published last when it was closed.
     """
 
-    __slots__ = ("bytes", "count", "first", "lane", "last_lsn", "last_seq", "mark", "put", "records", "size")
+    __slots__ = (
+        "bytes",
+        "closed_us",
+        "count",
+        "first",
+        "lane",
+        "last_lsn",
+        "last_seq",
+        "mark",
+        "put",
+        "records",
+        "size",
+    )
 
     def __init__(self, lane: Lane, records: Records, mark: Mark, first: tuple[int, int]) -> None:
         self.lane = lane
@@ -99,6 +113,7 @@ class Batch:
         self.count = 0
         self.bytes = 0
         self.size = 0
+        self.closed_us = 0
 
 
 class Lane:
@@ -134,10 +149,13 @@ class Lane:
 class KafkaPublisher:
     """An idempotent producer for the time of one session. See `cdc_outbox.publisher.Publisher`."""
 
-    def __init__(self, settings: KafkaSettings, ledger: Ledger, deliveries: Deliveries) -> None:
+    def __init__(
+        self, settings: KafkaSettings, ledger: Ledger, deliveries: Deliveries, tally: Tally | None = None
+    ) -> None:
         self._settings = settings
         self._ledger = ledger
         self._deliveries = deliveries
+        self._tally = tally or Tally()
         self._replay_until = deliveries.until
         self._hash = HASHES[settings.partitioner]
         self._hashes: dict[bytes, int] = {}
@@ -160,6 +178,7 @@ class KafkaPublisher:
         self.inflight_bytes = 0
         self.inflight_events = 0
         self.published: dict[str, int] = {}
+        self.committed_us = 0
         self._producer: AIOKafkaProducer = client.producer(settings)
         self._codec = client.codec(settings)
 
@@ -261,7 +280,8 @@ class KafkaPublisher:
             )
         if lane.max_bytes < lane.most and time.monotonic() - lane.learnt_at > GROW_AFTER:
             self._learn(lane, min(lane.most, lane.max_bytes * 2))
-        batch = Batch(lane, Records(lane.max_bytes, self._codec), self._ledger.open(), (lsn, seq))
+        mark = self._ledger.open(self.committed_us)
+        batch = Batch(lane, Records(lane.max_bytes, self._codec), mark, (lsn, seq))
         lane.open = batch
         if lane.out is None and not lane.full:
             self._waiting.append(lane)
@@ -277,6 +297,7 @@ class KafkaPublisher:
 
     def _close(self, lane: Lane, batch: Batch) -> None:
         """The open batch is full: it leaves as soon as its lane is free."""
+        batch.closed_us = self.committed_us
         lane.open = None
         lane.full.append(batch)
         if lane.out is None and len(lane.full) == 1:
@@ -362,6 +383,7 @@ class KafkaPublisher:
                 try:
                     confirmation = await send(batch.records, lane.topic, partition=lane.number)
                 except KafkaError as error:
+                    self._tally.publish_errors[reason(error)] += 1
                     self._fail(delivery_errors.translate(error, lane.topic))
                     return
                 confirmation.add_done_callback(partial(self._confirmed, batch))
@@ -395,7 +417,9 @@ class KafkaPublisher:
         self.inflight_bytes -= batch.bytes
         self._out_bytes -= batch.bytes
         self.inflight_events -= batch.count
-        del self._out[batch]
+        since = self._out.pop(batch)
+        commits_us = batch.mark.committed_us, batch.closed_us
+        self._tally.confirmed(lane.topic, batch.count, batch.size, since=since, commits_us=commits_us)
         lane.out = None
         if lane.full:
             self._crowded.append(lane)
@@ -407,6 +431,7 @@ class KafkaPublisher:
 
     def _rejected(self, batch: Batch, error: BaseException) -> None:
         lane = batch.lane
+        self._tally.publish_errors[reason(error)] += 1
         if not isinstance(error, KafkaError):
             self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
         elif not delivery_errors.concerns_records(error):
