@@ -203,8 +203,7 @@ class Intake:
 
     def notice(self) -> None:
         """Count and log what came since the last call: each value of a bus, each name of a header once."""
-        self._tally.transactions_of(self._transactions)
-        self._transactions.clear()
+        self.count()
         for table, plan in self.plans.items():
             for value in plan.other_buses:
                 _log.warning("rows for another bus are left out", table=str(table), bus=value)
@@ -213,6 +212,11 @@ class Intake:
                 if (table, name) not in self._noticed:
                     self._noticed.add((table, name))
                     _log.warning("header members are dropped", table=str(table), name=name)
+
+    def count(self) -> None:
+        """Add to the tally what came since the last call."""
+        self._tally.transactions_of(self._transactions)
+        self._transactions.clear()
 
     def _keepalive(self, data: bytes) -> None:
         keepalive = decode_keepalive(data)

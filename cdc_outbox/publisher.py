@@ -86,11 +86,14 @@ class Publisher(Protocol):
     """Resolves to the reason when a delivery failed for good or its outcome is unknown."""
 
     inflight_bytes: int
-    inflight_events: int
     published: dict[str, int]
     """Confirmed events by topic, in this session."""
     committed_us: int
     """Commit time of the rows that are published now, in microseconds since the epoch; set by who publishes."""
+
+    @property
+    def inflight_events(self) -> int:
+        """Rows that it has taken, and that the bus hasn't confirmed."""
 
     @property
     def silent_for(self) -> float:

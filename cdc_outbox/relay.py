@@ -39,7 +39,7 @@ from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
 from cdc_outbox.settlement import Settlement
-from cdc_outbox.state import State, Status
+from cdc_outbox.state import Live, State, Status
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Relay:
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
         self._said_start = -SAY_AGAIN
-        self.status = Status(settings.postgres.slot)
+        self.status = Status(settings.postgres.slot, mapping=self._mapping.told)
 
     def stop(self) -> None:
         """End after the transaction under way, once everything is confirmed."""
@@ -106,6 +106,7 @@ class Relay:
             try:
                 await self._until_stopped(self._session())
             except StartOver as reason:
+                self.status.tally.ended(reason, streamed=self._flowed)
                 if self._stop.is_set() and self._flowed:
                     raise DrainExceeded(
                         f"no time was left to try again: {reason}",
@@ -117,6 +118,7 @@ class Relay:
                     raise
                 if self._stop.is_set() and self._flowed:
                     raise  # it didn't end as it should have
+                self.status.tally.ended(error, streamed=self._flowed)
                 self._say(error)
                 if time.monotonic() - began > self._settings.retry.max:
                     backoff.reset()
@@ -134,12 +136,14 @@ class Relay:
             admission = Admission(settings.postgres, settings.outbox.tables, self._memory)
             ending.push_async_callback(admission.close)
             await admission.open()
+            self.status.connect(admission)
+            ending.callback(self.status.leave)
             await admission.check(accept_gap=self._accept_gap)
             self._admitted = True
             self._accept_gap = False
             await self._require_mapping(admission)
             ledger = Ledger()
-            publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries)
+            publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries, self.status.tally)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             await publisher.start()
             await self._require_topics(publisher)
@@ -150,7 +154,8 @@ class Relay:
             ending.push_async_callback(stream.close)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
-            intake = Intake(stream, ledger, self._mapping, publisher, await admission.ours())
+            ours, tally = await admission.ours(), self.status.tally
+            intake = Intake(stream, ledger, self._mapping, publisher, ours, tally)
             settlement = Settlement(
                 admission,
                 stream,
@@ -158,8 +163,10 @@ class Relay:
                 intake,
                 interval=settings.postgres.guard_interval,
                 target=await self._catch_up_to(admission),
+                tally=tally,
             )
             ending.push_async_callback(settlement.close)
+            self.status.stream(Live(stream, ledger, publisher, intake))
             self._say_start(admission)
             flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
             self._flowed = True

@@ -25,6 +25,7 @@ from cdc_outbox.errors import (
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import ProvenSnapshot, guard
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
@@ -60,7 +61,9 @@ class Settlement:
         *,
         interval: float,
         target: LSN | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        self._tally = tally or Tally()
         self._admission = admission
         self._stream = stream
         self._ledger = ledger
@@ -119,7 +122,9 @@ class Settlement:
         deadline = time.monotonic() + CONTROL_GRACE
         while not isinstance(error, PostgresShutdown | PostgresGone | OtherServer):
             try:
-                return await self._admission.reconnect()
+                await self._admission.reconnect()
+                self._tally.reconnects["postgres", "control_connection"] += 1
+                return
             except PostgresUnavailable as again:
                 error = again
                 if time.monotonic() > deadline:
@@ -129,9 +134,7 @@ class Settlement:
 
     async def _settle(self, *, everything: bool) -> None:
         position = self._ledger.confirmable
-        report = await self._admission.control.run(
-            lambda conn: guard(conn, self._guarded, within=GUARD_ANSWER)
-        )
+        report = await self._look()
         await self._heed(report)
         if faults.confirmation_held():
             return
@@ -146,6 +149,18 @@ class Settlement:
             if self._stream.confirm(position):
                 self._stream.send_status()
         self._proven.offer(report.snapshot, report.publication.insert_lsn)
+
+    async def _look(self) -> GuardReport:
+        checks = self._tally.guard_checks
+        try:
+            report = await self._admission.control.run(
+                lambda conn: guard(conn, self._guarded, within=GUARD_ANSWER)
+            )
+        except PostgresUnavailable:
+            checks["unanswered"] += 1
+            raise
+        checks["failed" if report.failure or report.publication.problem else "passed"] += 1
+        return report
 
     async def _heed(self, report: GuardReport) -> None:
         """End the session where something is wrong; note what was merely altered."""

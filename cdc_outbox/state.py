@@ -1,17 +1,32 @@
-"""What the relay is doing, for logs, probes and pages: one state at a time, with its reason in words."""
+"""What the relay is doing, for logs, probes and pages: one state at a time, with its reason in words.
+
+Who watches looks here, and never into a session: what can be seen of one is gathered while it lasts, and what is worth
+keeping of it stays when it ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc_outbox import log
+from cdc_outbox.lsn import ZERO
+from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.intake import Intake
+    from cdc_outbox.lsn import LSN
+    from cdc_outbox.postgres.admission import Admission
+    from cdc_outbox.postgres.stream import ReplicationStream
+    from cdc_outbox.publisher import Publisher
 
 _log = log.get(__name__)
 
@@ -42,9 +57,19 @@ class Trouble:
     next: str
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The parts of a session whose stream has started."""
+
+    stream: ReplicationStream
+    ledger: Ledger
+    publisher: Publisher
+    intake: Intake
+
+
 @dataclass(slots=True)
 class Status:
-    """The state now, since when (seconds since the epoch), and the last ten errors."""
+    """The state now, since when (seconds since the epoch), the last ten errors, and the numbers."""
 
     slot: str
     state: State = State.CONNECTING
@@ -52,6 +77,16 @@ class Status:
     since: float = field(default_factory=time.time)
     beat: float = field(default_factory=time.monotonic)
     errors: deque[Trouble] = field(default_factory=lambda: deque(maxlen=10))
+    tally: Tally = field(default_factory=Tally)
+    mapping: Callable[[], dict[str, str]] = dict
+    """Each table's plan in words, as far as it is known by now."""
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is a control connection."""
+    _admission: Admission | None = None
+    _live: Live | None = None
+    _waiting_since_us: int = 0
+    _received: LSN = ZERO
+    _confirmed: LSN = ZERO
 
     def change(self, state: State, reason: str = "") -> None:
         """Enter a state; one log line for each change of it."""
@@ -64,3 +99,90 @@ class Status:
     def trouble(self, error: CdcOutboxError) -> None:
         """Remember an error for the status page."""
         self.errors.append(Trouble(time.time(), str(error), error.next))
+
+    def connect(self, admission: Admission) -> None:
+        """A session begins: there is a control connection."""
+        self._admission = admission
+        self.connected.set()
+
+    def stream(self, live: Live) -> None:
+        """The session's stream has started."""
+        self._live = live
+
+    def leave(self) -> None:
+        """The session is over: keep what it counted, and since when something waits."""
+        self.connected.clear()
+        self._admission = None
+        live = self._live
+        if live is None:
+            return
+        self._waiting_since_us, self._received, self._confirmed = (
+            self.waiting_since_us,
+            self.received,
+            self.confirmed,
+        )
+        self._live = None
+        live.intake.count()
+        self.tally.received += live.intake.received
+        self.tally.skipped.update(live.intake.skipped)
+        self.tally.keepalives += live.stream.keepalives
+        self.tally.status_updates += live.stream.status_updates
+
+    @property
+    def admission(self) -> Admission | None:
+        """The session's admission with its control connection, while there is one."""
+        return self._admission
+
+    @property
+    def waiting_since_us(self) -> int:
+        """Commit time of the oldest event that is known and not acknowledged by the bus; 0 without one.
+
+        In microseconds since the epoch, by PostgreSQL's clock. What waited when a session ended waits until the
+        next one knows better.
+        """
+        live = self._live
+        if live is not None and (live.ledger.complete or live.ledger.in_transaction):
+            return live.intake.waiting_since_us
+        return self._waiting_since_us
+
+    def oldest_unacknowledged(self) -> float:
+        """Seconds since the commit of the oldest event that isn't acknowledged, 0 with nothing waiting."""
+        since = self.waiting_since_us
+        return max(0.0, time.time() - since / 1_000_000) if since else 0.0
+
+    @property
+    def received(self) -> LSN:
+        """Up to where the stream has come."""
+        return max(self._received, self._live.ledger.complete) if self._live else self._received
+
+    @property
+    def confirmed(self) -> LSN:
+        """Up to where PostgreSQL was told to forget."""
+        return max(self._confirmed, self._live.stream.confirmed) if self._live else self._confirmed
+
+    @property
+    def inflight(self) -> tuple[int, int]:
+        """Events and bytes that were read and are not acknowledged."""
+        if self._live is None:
+            return 0, 0
+        return self._live.publisher.inflight_events, self._live.publisher.inflight_bytes
+
+    @property
+    def events_received(self) -> int:
+        """Rows of our tables, since the process began; those that were left out are among them."""
+        return self.tally.received + (self._live.intake.received if self._live else 0)
+
+    @property
+    def events_skipped(self) -> Counter[str]:
+        """What was left out, by reason."""
+        return self.tally.skipped + Counter(self._live.intake.skipped) if self._live else self.tally.skipped
+
+    @property
+    def keepalives(self) -> int:
+        """Keepalives that PostgreSQL has sent."""
+        return self.tally.keepalives + (self._live.stream.keepalives if self._live else 0)
+
+    @property
+    def status_updates(self) -> int:
+        """Status updates that were sent to it."""
+        return self.tally.status_updates + (self._live.stream.status_updates if self._live else 0)

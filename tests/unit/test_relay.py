@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,7 +43,7 @@ class Stage:
         monkeypatch.setattr(module, "Admission", lambda *_: self._admission())
         monkeypatch.setattr(module, "KafkaPublisher", lambda *_: self._publisher())
         monkeypatch.setattr(module, "Settlement", lambda *_, **__: SimpleNamespace(close=self._ends("round")))
-        monkeypatch.setattr(module, "Intake", lambda *_: None)
+        monkeypatch.setattr(module, "Intake", lambda *_: Mock(received=3, skipped={"bus": 1}))
         monkeypatch.setattr(module, "Flow", lambda *_: SimpleNamespace(run=self._flow, suspect=None))
 
     async def _flow(self, *_: object) -> None:
@@ -63,7 +64,9 @@ class Stage:
             return
 
         async def stream() -> SimpleNamespace:
-            return SimpleNamespace(close=self._ends("stream"), confirmed=LSN(0))
+            return SimpleNamespace(
+                close=self._ends("stream"), confirmed=LSN(0), keepalives=2, status_updates=5
+            )
 
         return SimpleNamespace(
             open=nothing,

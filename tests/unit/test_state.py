@@ -1,12 +1,17 @@
-"""The status: one line in the log for each change of state, the last ten errors, and when it began."""
+"""The status: one line in the log for each change of state, the last ten errors, when it began,
+and the numbers that outlive a session."""
 
 from __future__ import annotations
 
 import logging
+import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cdc_outbox.errors import KafkaUnavailable
+from cdc_outbox.lsn import LSN
 from cdc_outbox.state import State, Status
 
 
@@ -54,3 +59,71 @@ def test_states_are_the_words_of_the_contract() -> None:
         "stopped",
     }
     assert [state for state in State if state.ready] == [State.STANDBY, State.STREAMING]
+
+
+def a_session(status: Status, *, waiting_since_us: int = 0, complete: int = 0x100) -> SimpleNamespace:
+    session = SimpleNamespace(
+        stream=SimpleNamespace(keepalives=2, status_updates=5, confirmed=LSN(0x80)),
+        ledger=SimpleNamespace(complete=LSN(complete), in_transaction=False),
+        publisher=SimpleNamespace(inflight_events=4, inflight_bytes=500),
+        intake=SimpleNamespace(
+            received=7, skipped={"bus": 1}, waiting_since_us=waiting_since_us, count=lambda: None
+        ),
+    )
+    status.connect(cast(Any, object()))
+    status.stream(cast(Any, session))
+    return session
+
+
+def counted(status: Status) -> tuple[object, ...]:
+    return status.events_received, status.events_skipped["bus"], status.keepalives, status.status_updates
+
+
+def test_counts_outlive_their_session_and_nothing_counts_twice() -> None:
+    status = Status("outbox_slot")
+    assert counted(status) == (0, 0, 0, 0)
+    for sessions in (1, 2, 3):
+        a_session(status)
+        assert counted(status) == (7 * sessions, sessions, 2 * sessions, 5 * sessions)
+        assert status.inflight == (4, 500)
+        status.leave()
+        assert counted(status) == (7 * sessions, sessions, 2 * sessions, 5 * sessions)
+        assert status.inflight == (0, 0)
+    assert (status.received, status.confirmed) == (0x100, 0x80)
+
+
+def test_a_session_that_never_streamed_leaves_nothing() -> None:
+    status = Status("outbox_slot")
+    status.connect(cast(Any, object()))
+    assert status.connected.is_set()
+    status.leave()
+    assert not status.connected.is_set()
+    assert status.admission is None
+    assert counted(status) == (0, 0, 0, 0)
+
+
+def test_what_waited_when_a_session_ended_waits_until_the_next_one_knows_better() -> None:
+    status = Status("outbox_slot")
+    assert status.oldest_unacknowledged() == 0
+    long_ago = time.time_ns() // 1000 - 90_000_000
+    a_session(status, waiting_since_us=long_ago)
+    status.leave()
+    assert status.oldest_unacknowledged() == pytest.approx(90, abs=5)
+    session = a_session(status, complete=0)
+    assert status.oldest_unacknowledged() == pytest.approx(90, abs=5), "nothing has come yet"
+    session.ledger.complete = LSN(0x100)
+    assert status.oldest_unacknowledged() == 0
+
+
+def test_a_commit_that_lies_in_the_future_is_no_negative_age() -> None:
+    status = Status("outbox_slot")
+    a_session(status, waiting_since_us=time.time_ns() // 1000 + 90_000_000)
+    assert status.oldest_unacknowledged() == 0
+
+
+def test_positions_never_fall() -> None:
+    status = Status("outbox_slot")
+    a_session(status)
+    status.leave()
+    a_session(status, complete=0)
+    assert (status.received, status.confirmed) == (0x100, 0x80)
