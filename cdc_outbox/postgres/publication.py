@@ -16,10 +16,9 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import TupleRow
 
 from cdc_outbox.errors import CdcOutboxError, PublicationWrong
@@ -181,14 +180,29 @@ async def look(
 
     Raises what `execute` raises.
     """
-    members: LiteralString = _MEMBERS_15 if conn.info.server_version >= 150000 else _MEMBERS_14
-    query = sql.SQL(_LOOK).format(members=sql.SQL(members))
-    wanted: dict[str, object] = {
+    wanted = parameters(publication, tables)
+    rows = await consistent(conn, look_query(conn.info.server_version), wanted, within=within)
+    return read_look(publication, tables, rows)
+
+
+def look_query(server_version: int) -> LiteralString:
+    """The look as one query, a row for each table in their order; `parameters` fills it, `read_look` reads it."""
+    return _LOOK.replace("{members}", _MEMBERS_15 if server_version >= 150000 else _MEMBERS_14)
+
+
+def parameters(publication: str, tables: Sequence[TableName]) -> dict[str, object]:
+    """What `look_query` wants to know."""
+    return {
         "publication": publication,
         "schemas": [table.schema for table in tables],
         "names": [table.name for table in tables],
     }
-    rows = await _consistent(conn, query, wanted, within)
+
+
+def read_look(
+    publication: str, tables: Sequence[TableName], rows: Sequence[Sequence[Any]]
+) -> PublicationState:
+    """What the rows of `look_query` say; none where the publication changed while it was looked at."""
     if not rows:
         return PublicationState(
             name=publication,
@@ -243,10 +257,10 @@ async def look(
     )
 
 
-async def _consistent(
-    conn: Connection, query: sql.Composed, wanted: dict[str, object], within: float | None
+async def consistent(
+    conn: Connection, query: LiteralString, wanted: dict[str, object], *, within: float | None
 ) -> list[TupleRow]:
-    """The rows of the look, asked again where a publication was dropped in its midst; none if that goes on.
+    """The rows of a look, asked again where a publication was dropped in its midst; none if that goes on.
 
     pg_get_publication_tables() sees that, our snapshot doesn't, and the query fails.
     """

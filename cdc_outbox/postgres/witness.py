@@ -161,7 +161,20 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
     rows = await execute(conn, _READ, (slot,), within=within)
     if not rows:
         return Absent.ROW
-    name, system_identifier, timeline, position, publication, incidents, snapshot, updated_at = rows[0]
+    return of(*rows[0])
+
+
+def of(
+    slot: str,
+    system_identifier: str,
+    timeline: int,
+    position: str,
+    publication: str | None,
+    incidents: list[dict[str, str]],
+    snapshot: str | None,
+    updated_at: datetime | None,
+) -> Witness:
+    """A row from its columns. Raises SetupError where its incidents can't be read."""
     try:
         happened = tuple(Incident.from_json(incident) for incident in incidents)
     except (ValueError, KeyError, TypeError) as error:
@@ -170,9 +183,9 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
             next="have a person read them, then set the column to '[]'",
         ) from error
     return Witness(
-        slot=str(name),
-        system_identifier=str(system_identifier),
-        timeline=int(timeline),
+        slot=slot,
+        system_identifier=system_identifier,
+        timeline=timeline,
         position=LSN.parse(position),
         publication=publication,
         incidents=happened,
