@@ -203,10 +203,11 @@ class _Text(_Formatter):
 
 
 def _word(value: object) -> str:
-    text = value if isinstance(value, str) else json_text(value)
-    if text and text.isprintable() and not any(letter in text for letter in ' "='):
-        return text
-    return json_text(text)
+    if not isinstance(value, str):
+        return json_text(value)
+    if value and value.isprintable() and not any(letter in value for letter in ' "='):
+        return value
+    return json_text(value)
 
 
 def _timestamp(seconds: float) -> str:

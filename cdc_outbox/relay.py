@@ -81,7 +81,9 @@ class Relay:
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
+        self._started: str | None = None
         self._fixed_topics: set[str] | None = None
+        self._said_mapping: dict[str, str] = {}
         self._flowed = False
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
@@ -188,7 +190,10 @@ class Relay:
         plans = [
             await admission.control.run(partial(ask, table=table)) for table in self._settings.outbox.tables
         ]
-        fixed = [plan.layout.topics.fixed for plan in plans if plan is not None]
+        known = [plan for plan in plans if plan is not None]
+        for plan in known:
+            self._mapping.is_news(plan)  # no: the line at start says it
+        fixed = [plan.layout.topics.fixed for plan in known]
         self._fixed_topics = {topic for topic in fixed if topic is not None}
 
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
@@ -228,6 +233,9 @@ class Relay:
         elif time.monotonic() - self._said_start < SAY_AGAIN:
             return
         self._said_start = time.monotonic()
+        mapping = self._mapping.told()
+        unsaid = {} if mapping == self._said_mapping else {"mapping": mapping}
+        self._said_mapping = mapping
         _log.info(
             "streaming",
             server=str(admission.server),
@@ -236,8 +244,8 @@ class Relay:
             lsn=admission.position,
             publication=self._settings.postgres.publication,
             tables=[str(table) for table in self._settings.outbox.tables],
-            mapping=self._mapping.told(),
             partitioner=self._settings.kafka.partitioner,
+            **unsaid,
         )
 
     def _may_go_on(self, error: CdcOutboxError) -> bool:
@@ -274,7 +282,7 @@ class Relay:
         text = str(error)
         said = self._said.get(text)
         if said is None:
-            _log.warning("waiting", error=text, next=error.next, slot=self.status.slot)
+            _log.warning("waiting", error=text, next=_meanwhile(error), slot=self.status.slot)
         elif now - said >= SAY_AGAIN:
             _log.warning("still waiting", error=text, slot=self.status.slot)
         else:
@@ -300,3 +308,10 @@ class Relay:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.exception()
+
+
+def _meanwhile(error: CdcOutboxError) -> str:
+    """The next step, and what we do until then where the error doesn't say so."""
+    if not isinstance(error, Unavailable) or "relay" in error.next:
+        return error.next
+    return f"{error.next}; the relay goes on trying"

@@ -75,12 +75,9 @@ async def preview(
         _require_to_arrive(_relation(oid, table, columns), absent, mapping, publication)
     arriving = [column for column in columns if column.name not in absent]
     try:
-        plan = mapping.plan(_relation(oid, table, arriving))
+        return mapping.plan(_relation(oid, table, arriving))
     except NoKey as error:
         raise await _with_members(conn, error, settings, table, arriving) from None
-    if mapping.is_news(plan):
-        _log.info("mapping", table=str(table), columns=plan.describe())
-    return plan
 
 
 def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:

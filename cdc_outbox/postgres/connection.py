@@ -27,6 +27,7 @@ from psycopg.rows import TupleRow
 
 from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import refusal, sqlstate
+from cdc_outbox.settings.dsn import LIBPQ_VARIABLES
 
 if TYPE_CHECKING:
     from cdc_outbox.settings.model import PostgresSettings
@@ -198,7 +199,10 @@ async def _connect(
             make_conninfo(**wanted), autocommit=True, prepare_threshold=None
         )
     except (psycopg.Error, OSError) as failure:
-        raise await refusal.explain(failure, wanted) from None
+        explained = await refusal.explain(failure, wanted)
+        if not dsn and not any(os.environ.get(name) for name in LIBPQ_VARIABLES):
+            raise refusal.without_dsn(explained) from None
+        raise explained from None
 
 
 async def _prepared(

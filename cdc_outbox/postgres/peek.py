@@ -148,10 +148,16 @@ async def _control(settings: Settings, mapping: Mapping) -> AsyncIterator[Contro
             publication=settings.postgres.publication,
         )
         for table in settings.outbox.tables:
-            await control.run(partial(ask, table=table))
+            plan = await control.run(partial(ask, table=table))
+            if plan is not None and mapping.is_news(plan):
+                _tell(plan)
         yield control
     finally:
         await control.close()
+
+
+def _tell(plan: Plan) -> None:
+    _log.info("mapping", table=str(plan.table), columns=plan.describe())
 
 
 async def _require_published(control: Control, settings: Settings) -> None:
@@ -323,7 +329,7 @@ class _Reading:
         known = self._plans.get(relation.oid)
         plan = self._mapping.plan(relation, known) if self._mapping.wants(relation) else None
         if plan is not None and self._mapping.is_news(plan):
-            _log.info("mapping", table=str(plan.table), columns=plan.describe())
+            _tell(plan)
         self._plans[relation.oid] = plan
 
     def _row(self, insert: Insert) -> Row | None:

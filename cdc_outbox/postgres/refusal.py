@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import re
 import select
 import sys
@@ -33,9 +34,7 @@ from cdc_outbox.postgres import sqlstate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-NETWORK: Final = (
-    "check that the server runs and that no firewall stops this machine; the relay goes on trying"
-)
+NETWORK: Final = "check that the server runs and that no firewall stops this machine"
 
 _PQERRORS_SQLSTATE: Final = 3
 _SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
@@ -106,7 +105,7 @@ _SETTINGS: Final = (
 async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutboxError:
     """Our error for a failed connection attempt with these connection parameters."""
     text = scrub(_last(str(failure)), parameters)
-    where = place(parameters)
+    where = place(_with_defaults(parameters))
     for words, why in _UNREACHED:
         if words in text or (
             words == "timeout expired" and isinstance(failure, psycopg.errors.ConnectionTimeout)
@@ -124,6 +123,22 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
         return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {text}", next=NETWORK)
     words = text.removeprefix("FATAL:").strip()
     return sqlstate.error(state, "connect", f"{words}, at {where}", role=_user(failure, parameters))
+
+
+def _with_defaults(parameters: Mapping[str, str]) -> Mapping[str, str]:
+    """The parameters with the address that libpq takes from its variables, where they have none."""
+    if parameters.keys() & {"host", "hostaddr", "service"} or os.environ.get("PGSERVICE"):
+        return parameters
+    variables = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
+    return {name: os.environ.get(variable, "") for name, variable in variables.items()} | dict(parameters)
+
+
+def without_dsn(explained: CdcOutboxError) -> CdcOutboxError:
+    """The same error where nobody said which server: the next step is to say it."""
+    return type(explained)(
+        f"no DSN is set, and libpq's defaults don't lead anywhere: {explained}",
+        next="export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE",
+    )
 
 
 def place(parameters: Mapping[str, str]) -> str:

@@ -52,15 +52,15 @@ class Meaning:
     next: str
 
 
-_AGAIN: Final = "nothing to do: the relay connects again by itself"
+_AGAIN: Final = "nothing to mend: try again in a moment, as a running relay does by itself"
 _RECOVER: Final = recover("{slot}")
 
-_NOT_LET_IN: Final = Meaning(
+NOT_LET_IN: Final = Meaning(
     SetupError,
     "PostgreSQL refuses the connection",
     "check user, password and pg_hba.conf; the DSN is --dsn or CDC_OUTBOX_DSN",
 )
-_POOLER: Final = Meaning(
+POOLER: Final = Meaning(
     SetupError,
     "what answers there does not speak replication",
     "point --dsn at PostgreSQL itself (usually port 5432), not at a pooler such as PgBouncer",
@@ -172,15 +172,15 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "PostgreSQL has no connection to spare",
         "raise max_connections or max_wal_senders, or close idle sessions",
     ),
-    ("28", None): _NOT_LET_IN,
+    ("28", None): NOT_LET_IN,
     ("3D000", None): Meaning(
         SetupError, "there is no such database", "name an existing database in --dsn or CDC_OUTBOX_DSN"
     ),
-    ("08P01", "connect"): _POOLER,
-    ("08P01", "identify"): _POOLER,
-    ("0A000", "connect"): _POOLER,
-    ("0A000", "identify"): _POOLER,
-    ("42601", "identify"): _POOLER,
+    ("08P01", "connect"): POOLER,
+    ("08P01", "identify"): POOLER,
+    ("0A000", "connect"): POOLER,
+    ("0A000", "identify"): POOLER,
+    ("42601", "identify"): POOLER,
     ("42704", "connect"): Meaning(
         SetupError,
         "PostgreSQL does not know a setting of the DSN",

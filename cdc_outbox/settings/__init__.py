@@ -14,7 +14,7 @@ from typing import Any, Final
 from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.client import variable
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
-from cdc_outbox.settings.dsn import Dsn
+from cdc_outbox.settings.dsn import LIBPQ_VARIABLES, Dsn
 from cdc_outbox.settings.environment import Environment
 from cdc_outbox.settings.file import File
 from cdc_outbox.settings.flag import Flags
@@ -72,16 +72,6 @@ __all__ = [
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9464)
 
 _DEFAULT: Final = "default"
-_LIBPQ: Final = (
-    "PGSERVICE",
-    "PGHOST",
-    "PGHOSTADDR",
-    "PGPORT",
-    "PGDATABASE",
-    "PGUSER",
-    "PGPASSWORD",
-    "PGPASSFILE",
-)
 
 
 def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Settings:
@@ -120,7 +110,7 @@ def redact(text: str, settings: Settings) -> str:
 
 def _libpq_defaults(scalars: dict[str, Value], environ: Mapping[str, str]) -> None:
     dsn, admin = scalars["postgres.dsn"], scalars["postgres.admin_dsn"]
-    used = [name for name in _LIBPQ if environ.get(name)]
+    used = [name for name in LIBPQ_VARIABLES if environ.get(name)]
     if dsn.origin == _DEFAULT and used:
         scalars["postgres.dsn"] = dsn = Value(dsn.value, f"environment {', '.join(used)}")
     if admin.value is None:

@@ -30,6 +30,18 @@ _WORD_LIST: Final = """
 WORDS: Final = frozenset(_WORD_LIST.split())
 """The parameters that libpq knows, up to version 18 and a few older ones."""
 
+LIBPQ_VARIABLES: Final = (
+    "PGSERVICE",
+    "PGHOST",
+    "PGHOSTADDR",
+    "PGPORT",
+    "PGDATABASE",
+    "PGUSER",
+    "PGPASSWORD",
+    "PGPASSFILE",
+)
+"""Where libpq takes from what a connection string leaves out, as far as somebody sets them to lead somewhere."""
+
 _PUBLIC_WORDS: Final = frozenset({"user", "dbname", "host"})
 _SCHEMES: Final = ("postgresql", "postgres")
 

@@ -405,6 +405,30 @@ def test_the_default_port_that_is_taken_is_only_a_warning(ready: Start) -> None:
     assert "Kafka" in records[-1]["error"]
 
 
+@pytest.mark.parametrize(
+    "command", [("init",), ("drop", "--yes"), ("peek",), ("start", "--fail-fast", "--no-http")]
+)
+def test_no_dsn_at_all(command: tuple[str, ...]) -> None:
+    """Whether libpq's own defaults find a server or not, they aren't what was meant."""
+    done = run_command(*command, "--log-format", "text")
+    assert done.returncode in (1, 78), done.stderr
+    error, remedy = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: no DSN is set, and libpq's defaults don't lead anywhere: ")
+    assert remedy == "next: export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE"
+
+
+def test_libpqs_own_variables_are_somebodys_will() -> None:
+    port = free_port()
+    done = run_command("init", env={"PGHOST": "127.0.0.1", "PGPORT": str(port)})
+    assert done.returncode == 1, done.stderr
+    error, remedy = done.stderr.splitlines()
+    assert (
+        error
+        == f"error: can't reach PostgreSQL at 127.0.0.1:{port}: connection refused, nothing listens there"
+    )
+    assert remedy == "next: check that the server runs and that no firewall stops this machine"
+
+
 # Servers that are away, without --fail-fast
 
 
@@ -457,6 +481,7 @@ def test_an_outage_is_said_in_two_lines_once(
     remedies = [line for line in relay.stray if line.startswith("next: ")]
     assert len(errors) == len(remedies) == 1, relay.text()
     assert away in errors[0]
+    assert remedies[0].endswith("; the relay goes on trying")
     text = "\n".join(relay.stray)
     assert SECRET not in text
     assert PASSWORD not in text
@@ -471,4 +496,5 @@ def test_one_off_commands_do_not_wait(start: Start) -> None:
         *_, error, remedy = done.stderr.splitlines()
         assert error.startswith("error: ")
         assert remedy.startswith("next: ")
+        assert "relay" not in remedy, "which isn't what was run"
         assert SECRET not in done.stderr

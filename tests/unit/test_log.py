@@ -93,6 +93,13 @@ def test_text_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.partition(" ")[2] == 'warning held  slot=s reason="no \\"right\\" here" lsn=0/1 empty=""'
 
 
+def test_a_list_or_table_in_a_text_line_is_not_quoted_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_up("info", "text")
+    log.get("cdc_outbox.relay").info("streaming", tables=["a.b"], mapping={"a.b": "id from id"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('streaming  tables=["a.b"] mapping={"a.b":"id from id"}')
+
+
 def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for chosen in ("text", "json"):
         log.set_up("info", chosen)
