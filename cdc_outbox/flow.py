@@ -30,6 +30,7 @@ from cdc_outbox.errors import (
     PostgresUnavailable,
     SynchronousStandby,
 )
+from cdc_outbox.intake import TableUnknown
 from cdc_outbox.publisher import StartOver, TopicMissing, TopicUnknown, Unpublishable
 from cdc_outbox.rate import RateLimit
 from cdc_outbox.state import State
@@ -152,6 +153,10 @@ class Flow:
         except TopicUnknown as unknown:
             publisher.flush()
             await self._prepare(unknown.topic)
+            return True
+        except TableUnknown as unknown:
+            publisher.flush()
+            self.intake.recognise(unknown.relation, await self.settlement.ours())
             return True
         publisher.flush(late=self.intake.late)
         self.stream.alive()

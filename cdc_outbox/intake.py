@@ -5,7 +5,8 @@ columns as slices), makes no object that it can do without, and never waits: whe
 for (an unknown topic, the end of a budget) it stops between two frames and says so.
 
 Rows are told apart by relation oid, columns by the Relation message that came before them on this connection; the
-live catalogue knows nothing of rows of the past.
+live catalogue knows nothing of rows of the past. Only whose a table is that isn't known by name or oid is asked of it
+before its first row: it may be a partition that was made since the session began.
 """
 
 from __future__ import annotations
@@ -50,6 +51,14 @@ _commit_at = pgoutput.commit_at
 _values_at = pgoutput.insert_values_at
 
 
+class TableUnknown(Exception):
+    """A table was described of which the intake doesn't know whose it is: let it `recognise` it, and go on."""
+
+    def __init__(self, relation: pgoutput.Relation) -> None:
+        super().__init__(f"{relation.namespace}.{relation.name}")
+        self.relation = relation
+
+
 class Intake:
     """What was taken from one stream, and where in it we are."""
 
@@ -62,14 +71,14 @@ class Intake:
         ours: dict[int, TableName] | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`ours`: our tables by OID, whatever their names were when a row was written."""
+        """`ours`: our tables by OID, whatever their names were when a row was written; None if nobody can be asked."""
         self._tally = tally or Tally()
         self._transactions: defaultdict[int, int] = defaultdict(int)
         self._stream = stream
         self._ledger = ledger
         self._mapping = mapping
         self._publisher = publisher
-        self._ours = ours or {}
+        self._ours = ours
         self._plans: dict[bytes, Callable[[Values, int, int, int], Encoded | str] | None] = {}
         self._lsn = 0
         self._commit_us = 0
@@ -107,7 +116,8 @@ class Intake:
         """Take what has arrived, for a slice of time or until `rows` more rows came.
 
         `to_commit`: stop at the end of the transaction under way. Returns whether it stopped for a limit, so that
-        more may be waiting. Raises TopicUnknown (call again once the topic is prepared), PoisonEvent, MappingError,
+        more may be waiting. Raises TopicUnknown (call again once the topic is prepared), TableUnknown, PoisonEvent,
+        MappingError,
         ProtocolViolation and the errors of a stream that ended.
         """
         stream, ledger, publisher = self._stream, self._ledger, self._publisher
@@ -241,13 +251,21 @@ class Intake:
         elif isinstance(message, pgoutput.Unknown):
             self._skip("unknown_message")
 
+    def recognise(self, relation: pgoutput.Relation, ours: dict[int, TableName]) -> None:
+        """Read the rows of `relation` as those of our table, if `ours`, as it is now, has it; else pass them over."""
+        self._ours = ours
+        if relation.oid in ours:
+            self._plan(relation)
+
     def _plan(self, relation: pgoutput.Relation) -> None:
         key = relation.oid.to_bytes(4)
-        ours = self._ours.get(relation.oid)
+        ours = self._ours.get(relation.oid) if self._ours is not None else None
         if ours is not None:
             relation = replace(relation, namespace=ours.schema, name=ours.name)
         if not self._mapping.wants(relation):
             self._plans[key] = None
+            if self._ours is not None:
+                raise TableUnknown(relation)
             return
         table = TableName(relation.namespace, relation.name)
         known = self.plans.get(table)

@@ -29,6 +29,7 @@ from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
+    from cdc_outbox.event import TableName
     from cdc_outbox.intake import Intake
     from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.guard import GuardReport
@@ -95,6 +96,10 @@ class Settlement:
         except (TimeoutError, PostgresUnavailable):
             return False
         return True
+
+    async def ours(self) -> dict[int, TableName]:
+        """Our tables by OID, as the server's catalogue has them now. Raises PostgresUnavailable."""
+        return await self._admission.ours()
 
     async def close(self) -> None:
         """End the round under way."""

@@ -17,7 +17,7 @@ from cdc_outbox.errors import (
     ProtocolViolation,
 )
 from cdc_outbox.event import Encoded, TableName
-from cdc_outbox.intake import Intake
+from cdc_outbox.intake import Intake, TableUnknown
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.pgoutput import (
     Column,
@@ -50,12 +50,18 @@ def row(key: str, oid: int = OID, type_: bytes = b"order") -> bytes:
 class Taken:
     """An intake between a scripted stream and a bus in memory."""
 
-    def __init__(self, *, topics: set[str] | None = None, **changes: object) -> None:
+    def __init__(
+        self,
+        *,
+        topics: set[str] | None = None,
+        ours: dict[int, TableName] | None = None,
+        **changes: object,
+    ) -> None:
         self.stream = ScriptedStream()
         self.ledger = Ledger()
         self.publisher = MemoryPublisher(self.ledger, topics=topics, patient=True)
         mapping = Mapping(settings(provenance=True, **changes), "outbox_slot")
-        self.intake = Intake(cast(Any, self.stream), self.ledger, mapping, self.publisher)
+        self.intake = Intake(cast(Any, self.stream), self.ledger, mapping, self.publisher, ours)
 
     def drain(self, *frames: bytes, rows: int = ALL, to_commit: bool = False) -> bool:
         if frames:
@@ -153,6 +159,28 @@ def test_a_leaf_described_beside_its_root_changes_nothing() -> None:
     taken.drain(begin(0x100), relation("outbox_2024", 16_999), relation(), row("a"), commit(0x100))
     assert taken.keys() == [b"a"]
     assert list(taken.intake.plans) == [TableName("public", "outbox")]
+
+
+def test_whose_a_table_is_that_nobody_knows_is_asked_before_its_first_row() -> None:
+    """A partition that was made meanwhile, whose rows come under its own name, or a table of somebody else."""
+    outbox = TableName("public", "outbox")
+    taken = Taken(ours={OID: outbox})
+    with pytest.raises(TableUnknown) as raised:
+        taken.drain(
+            begin(0x100), relation(), row("a"), relation("outbox_new", 17_000), row("b", 17_000),
+            relation("audit", 17_001), row("c", 17_001), row("d"), commit(0x100),
+        )  # fmt: skip
+    assert raised.value.relation.oid == 17_000
+    assert taken.keys() == [b"a"]
+    taken.intake.recognise(raised.value.relation, {OID: outbox, 17_000: outbox})
+    with pytest.raises(TableUnknown) as raised:
+        taken.drain()
+    assert raised.value.relation.oid == 17_001
+    taken.intake.recognise(raised.value.relation, {OID: outbox, 17_000: outbox})
+    taken.drain()
+    assert taken.places() == [("0000000000000100", place) for place in (0, 1, 3)]
+    assert taken.keys() == [b"a", b"b", b"d"]
+    assert taken.intake.skipped == {"foreign": 1}
 
 
 def test_a_table_of_the_same_name_in_another_schema_is_foreign() -> None:
