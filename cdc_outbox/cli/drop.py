@@ -46,13 +46,13 @@ def command(*, yes: bool) -> int:
         agreed = agreed or click.confirm(_question(settings.postgres, standing), err=True)
         return agreed
 
-    standing = run(
-        teardown.drop(settings.postgres, confirm=confirm, told=lambda part: click.echo(f"removed {part}"))
-    )
+    standing = run(teardown.drop(settings.postgres, confirm=confirm, told=click.echo))
     if standing.nothing:
+        publication = f'publication "{settings.postgres.publication}"'
+        users = ", ".join(standing.users)
         click.echo(
-            f'nothing to remove: neither slot "{settings.postgres.slot}" nor publication '
-            f'"{settings.postgres.publication}" exists'
+            f'nothing to remove: there is no slot "{settings.postgres.slot}", and '
+            + (f"slot {users} uses {publication}" if users else f"no {publication}")
         )
         return 0
     if not agreed:
@@ -70,6 +70,6 @@ def _question(settings: PostgresSettings, standing: Standing) -> str:
         parts.append(f'the slot "{standing.pending.name}"')
     if standing.witness:
         parts.append("its witness row")
-    if standing.publication:
+    if standing.publication and not standing.users:
         parts.append(f'the publication "{settings.publication}"')
     return f"Remove {', '.join(parts)}?"

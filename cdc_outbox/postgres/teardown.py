@@ -1,5 +1,7 @@
 """The steps of `drop`: slot, pending slot, witness row, publication, whatever there is of them.
 
+A publication that another slot's witness row names stays: that relay would be held without it.
+
 The slot goes first: as long as somebody streams from it nothing is removed, and decoding never meets a
 publication that is gone. A witness row without a slot would look like a lost slot, so it goes next; an
 interrupted `drop` is finished by the next one. All happens under the slot's advisory lock.
@@ -32,7 +34,8 @@ _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
   join pg_catalog.pg_replication_slots s on s.slot_name = w.slot
   join pg_catalog.pg_publication p on p.oid::int8 = (w.publication::jsonb -> 'publication' ->> 0)::int8
- where w.slot <> %s and p.pubname = %s
+ where w.slot <> %s and p.pubname = %s and s.database = current_database()
+ order by w.slot
 """
 _BEHIND: Final[LiteralString] = """
 select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
@@ -42,17 +45,23 @@ select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_reco
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What there is to remove. `unconfirmed`: bytes of WAL that the slot's reader hasn't confirmed."""
+    """What there is to remove.
+
+    `users`: the other slots for whose sake the publication stays. `unconfirmed`: bytes of WAL that the slot's reader
+    hasn't confirmed.
+    """
 
     slot: Slot | None
     pending: Slot | None
     witness: bool
     publication: bool
+    users: tuple[str, ...]
     unconfirmed: int | None
 
     @property
     def nothing(self) -> bool:
-        return self.slot is None and self.pending is None and not self.witness and not self.publication
+        removable = self.publication and not self.users
+        return self.slot is None and self.pending is None and not self.witness and not removable
 
 
 async def drop(
@@ -61,7 +70,7 @@ async def drop(
     confirm: Callable[[Standing], bool],
     told: Callable[[str], None],
 ) -> Standing:
-    """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone.
+    """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone, or stays.
 
     Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
     MissingRight, with the SQL for the owner, after all that needs no owner.
@@ -93,12 +102,14 @@ async def _look(relay: Connection, settings: PostgresSettings) -> Standing:
             raise _busy(each)
     if there is not None and there.confirmed_flush_lsn is not None:
         ((unconfirmed,),) = await execute(relay, _BEHIND, (str(there.confirmed_flush_lsn),))
+    users: tuple[str, ...] = ()
     try:
         row = isinstance(await witness.read(relay, settings.slot), Witness)
+        users = await _users(relay, settings)
     except MissingRight:
         row = True
     found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
-    return Standing(there, pending, row, found, unconfirmed)
+    return Standing(there, pending, row, found, users, unconfirmed)
 
 
 async def _drop(
@@ -110,17 +121,17 @@ async def _drop(
 ) -> None:
     for name in (settings.slot, slot.pending_name(settings.slot)):
         if await slot.drop(relay, name):
-            told(f'slot "{name}"')
+            told(f'removed slot "{name}"')
     try:
         await witness.delete(relay, settings.slot)
     except MissingRight:
         await witness.delete(owner, settings.slot)
     if standing.witness:
-        told(f'witness row "{settings.slot}"')
+        told(f'removed witness row "{settings.slot}"')
     if not await execute(owner, _PUBLICATION, (settings.publication,)):
         return
-    if others := await _others(owner, settings):
-        told(f"all but publication {quote(settings.publication)}, which is used by slot {', '.join(others)}")
+    if users := await _users(owner, settings):
+        told(f"kept publication {quote(settings.publication)}, which slot {', '.join(users)} uses")
         return
     statement = sql.SQL("drop publication if exists {}").format(sql.Identifier(settings.publication))
     try:
@@ -132,15 +143,15 @@ async def _drop(
             next=f"as its owner: drop publication {quote(settings.publication)}; or name the owner's connection "
             "with --admin-dsn",
         ) from error
-    told(f"publication {quote(settings.publication)}")
+    told(f"removed publication {quote(settings.publication)}")
 
 
-async def _others(owner: Connection, settings: PostgresSettings) -> list[str]:
+async def _users(conn: Connection, settings: PostgresSettings) -> tuple[str, ...]:
     """The slots of other relays on the same publication, as their witness rows say."""
-    ((table,),) = await execute(owner, _WITNESS)
+    ((table,),) = await execute(conn, _WITNESS)
     if table is None:
-        return []
-    return [str(name) for (name,) in await execute(owner, _USERS, (settings.slot, settings.publication))]
+        return ()
+    return tuple(str(name) for (name,) in await execute(conn, _USERS, (settings.slot, settings.publication)))
 
 
 def _busy(found: Slot) -> SlotBusy:

@@ -164,6 +164,44 @@ def test_the_publication_needs_its_owner_and_the_rest_does_not(place: Set) -> No
         place.execute(SQL("drop role {}").format(Identifier(role)))
 
 
+@ALL_VERSIONS
+def test_a_publication_that_another_slot_uses_stays_until_the_last(place: Set) -> None:
+    place.ok("--create-table")
+    other = Set(place.database, f"{place.slot}_other")
+    other.ok()
+    try:
+        assert left(place) == (1, 2, 2)
+        assert place.ok("--yes", command="drop").splitlines() == [
+            f'removed slot "{place.slot}"',
+            f'removed witness row "{place.slot}"',
+            f"kept publication outbox_pub, which slot {other.slot} uses",
+        ]
+        assert left(place) == (1, 1, 1)
+        again = place.ok("--yes", command="drop")
+        assert again.startswith("nothing to remove")
+        assert f'slot {other.slot} uses publication "outbox_pub"' in again
+        assert "removed publication outbox_pub" in other.ok("--yes", command="drop")
+        assert left(place) == (0, 0, 0)
+    finally:
+        other.ok("--yes", command="drop")
+
+
+@pytest.mark.parametrize("why", ["its slot is gone", "another publication", "no witness table"])
+def test_a_publication_that_no_other_slot_uses_goes(place: Set, why: str) -> None:
+    place.ok("--create-table")
+    other = Set(place.database, f"{place.slot}_other")
+    other.ok(*(["--publication", "other_pub"] if why == "another publication" else []))
+    if why == "its slot is gone":
+        other.execute("select pg_drop_replication_slot(%s)", (other.slot,))
+    elif why == "no witness table":
+        place.execute("drop table cdc_outbox_witness")
+    try:
+        assert "removed publication outbox_pub" in place.ok("--yes", command="drop")
+        assert not place.execute("select from pg_publication where pubname = 'outbox_pub'")
+    finally:
+        other.ok("--yes", "--publication", "other_pub", command="drop")
+
+
 def test_a_dropped_slot_can_be_made_again(place: Set) -> None:
     place.ok("--create-table")
     place.ok("--yes", command="drop")
