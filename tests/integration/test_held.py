@@ -5,6 +5,7 @@ And the two budgets that keep a relay from harming others: its rate and its memo
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import pytest
 
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
-from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster
+from tests.servers.ledger import read_all
 from tests.servers.relay import RelayProcess
 from tests.servers.security import client_settings
 from tests.servers.wait import eventually
@@ -120,6 +122,50 @@ def test_a_broker_that_is_frozen_shows_in_the_state(
         assert relay.get("/livez")[0] == 200
         own_kafka.resume()
         streaming(relay, passage, topic, 2)
+
+
+def test_a_partition_without_a_leader_shows_in_the_state_while_others_deliver(
+    database: Database, own_cluster: KafkaCluster, slot: str, topics: str
+) -> None:
+    """What another partition confirms is no sign that this one is delivered to: the oldest batch counts."""
+    alone = {"min.insync.replicas": "1"}
+    names = [f"{topics}{number}" for number in range(3)]
+    for name in names:
+        own_cluster.create_topic(name, 1, alone, replicas=1)
+    stuck = own_cluster.leader(names[0])
+    healthy = next(name for name in names if own_cluster.leader(name) is not stuck)
+    around = ",".join(broker.bootstrap for broker in own_cluster.brokers if broker is not stuck)
+    passage = Passage(database, own_cluster, slot, topics, bootstrap=around).table()
+
+    def delivered() -> list[str]:
+        return payloads(read_all(around, healthy))
+
+    with passage.relay() as relay:
+        passage.insert(names[0], ("a", "0"))
+        passage.insert(healthy, ("a", "0"))
+        relay.wait_state("streaming", timeout=60)
+        eventually(lambda: len(passage.read(*names)) == 2, 60, relay.text)
+        stuck.pause()
+        passage.insert(names[0], ("a", "1"))
+        sent = itertools.count(1)
+        states: list[str | None] = []
+
+        def goes_on() -> bool:
+            """Deliver one row more to the other partition, then look."""
+            passage.insert(healthy, ("a", str(number := next(sent))))
+            eventually(lambda: delivered()[-1] == str(number), 60, relay.text)
+            states.append(relay.state())
+            return states[-20:] == ["held"] * 20
+
+        eventually(goes_on, 90, lambda: f"held for 20 deliveries in a row: {states}\n{relay.text()}")
+        first = states.index("held")
+        assert set(states[:first]) <= {"streaming"}
+        assert set(states[first:]) == {"held"}
+        stuck.resume()
+        relay.wait_state("streaming", timeout=60)
+        eventually(lambda: payloads(passage.read(names[0])) == ["0", "1"], 60, relay.text)
+        assert relay.terminate()[0] == 0
+    assert delivered() == [str(number) for number in range(len(states) + 1)]
 
 
 def test_an_end_with_the_broker_frozen_takes_no_longer_than_the_drain(

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import psycopg
+from psycopg.sql import SQL
 
 from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
@@ -23,6 +24,10 @@ BEHIND = 12.0
 """Seconds of WAL that may be unconfirmed at any time."""
 
 SMALL = 64 * 1024
+LITTLE = 1024
+"""Bytes of WAL that an idle server may write by itself meanwhile: what runs, now and then."""
+
+ROUNDS = 20
 SEGMENT = 16 << 20
 
 
@@ -119,3 +124,40 @@ def test_an_idle_relay_writes_nothing(
     eventually(lambda: time.monotonic() - began > BEHIND, PATIENCE, "a keepalive asked for and answered")
     assert relay.state() == "streaming"
     assert scene.witness() == row
+
+
+def test_an_idle_relay_feeds_no_publication_of_all_tables(
+    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+) -> None:
+    """Such a one publishes the witness row too: each round would bring a transaction, and so the next."""
+    scene = make_scene(own_postgres.dsn(), kafka)
+    scene.sql(SQL("create publication outbox_pub for all tables"))
+    scene.init()
+    relay = scene.relay(env={"CDC_OUTBOX_POSTGRES_GUARD_INTERVAL": "100ms"})
+    writer, consumer = scene.writer(), scene.consumer()
+    consumer.wait_ids(writer.write(5))
+    ends: deque[int] = deque(maxlen=ROUNDS)
+
+    def quiet() -> bool:
+        """One round of the guard later: how far did the WAL get in all of them?"""
+        since = scene.value("select clock_timestamp()")
+        eventually(
+            lambda: scene.value(
+                "select count(*) from pg_stat_activity where application_name = %s"
+                " and backend_type = 'client backend' and query_start > %s",
+                (f"cdc-outbox/{scene.slot}", since),
+            ),
+            PATIENCE,
+            "another round",
+        )
+        ends.append(scene.value("select (pg_current_wal_lsn() - '0/0')::bigint"))
+        return len(ends) == ROUNDS and ends[-1] - ends[0] < LITTLE
+
+    eventually(quiet, BEHIND, lambda: f"rounds without WAL: the last ended at {list(ends)}")
+    row = scene.witness()
+    eventually(quiet, BEHIND, lambda: f"rounds without WAL: the last ended at {list(ends)}")
+    assert scene.witness() == row
+    # It isn't deaf either: what comes next is delivered and confirmed.
+    consumer.wait_ids(writer.write(5))
+    eventually(lambda: scene.witness() != row, PATIENCE, "the witness follows")
+    assert relay.state() == "streaming"
