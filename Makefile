@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-unit test-integration chaos soak bench clean
+.PHONY: help setup demo test lint types test-unit test-browser screenshots test-integration chaos soak bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +24,7 @@ $(BIN)/.ready: pyproject.toml
 demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash
 	$(BIN)/cdc-outbox demo
 
-test: lint types test-unit test-integration chaos ## everything that CI checks, on real servers
+test: lint types test-unit test-browser test-integration chaos ## everything that CI checks, on real servers
 
 lint: setup ## style, formatting, and the walls between the rooms
 	$(BIN)/ruff check
@@ -36,6 +36,12 @@ types: setup ## the strict type checker
 
 test-unit: setup ## unit and property tests: seconds, no servers
 	$(BIN)/pytest tests/unit tests/property
+
+test-browser: setup ## the status page in a real browser (Chromium and its driver)
+	$(BIN)/pytest tests/browser
+
+screenshots: setup ## photograph the status page for docs/images/
+	$(BIN)/python -m tests.browser.screenshots
 
 $(BIN)/.servers: $(BIN)/.ready
 	$(BIN)/python -m tests.servers

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from cdc_outbox.watch import page
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.name for path in (CHECKOUT / "sql").glob("*.sql"))
 
@@ -62,6 +64,17 @@ def test_the_wheel_carries_the_sql_inside_the_package(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cdc_outbox"}
     assert sorted(name.removeprefix("cdc_outbox/sql/") for name in names if name.endswith(".sql")) == NAMES
     assert "cdc_outbox/py.typed" in names
+
+
+def test_the_wheel_carries_the_status_page(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {
+            name.removeprefix("cdc_outbox/watch/page/") for name in archive.namelist() if "/page/" in name
+        }
+    assert carried == {"__init__.py", "icon.svg", "index.html", "page.js", "style.css"}
+    assert {file.content for file in page.served().values()} == {
+        (CHECKOUT / "cdc_outbox" / "watch" / "page" / name).read_bytes() for name in carried - {"__init__.py"}
+    }
 
 
 def test_an_installed_wheel_finds_its_sql(wheel: Path, tmp_path: Path) -> None:
