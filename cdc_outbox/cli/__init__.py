@@ -18,6 +18,7 @@ __all__ = ["Command", "Group", "load_settings", "main", "run", "settings_options
 SUMMARIES: Final = {
     "init": "Create what is missing: table, witness, publication, slot.",
     "start": "Run the relay until it is told to stop.",
+    "doctor": "Check everything that start will need, and say how to mend it.",
     "peek": "Show the next events as they would be sent.",
     "drop": "Remove slot, publication and witness row.",
     "config": "Show, check and describe the settings.",

@@ -169,7 +169,7 @@ async def start(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
 
 async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
-    options = _single_connection(settings)
+    options = single_connection(settings)
     reasons: list[str] = []
     for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"], randomize=False):
         server = f"{host}:{port}"
@@ -182,14 +182,15 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
         except (KafkaError, OSError) as error:
             if is_refusal(error):
                 return _refused(server, error)
-            reasons.append(f"{server}: {_in_short(error)}")
+            reasons.append(f"{server}: {in_short(error)}")
     return KafkaUnavailable(
         f"no Kafka broker can be used: {', '.join(reasons)}",
         next="check kafka.bootstrap_servers, security.protocol, and that the brokers run",
     )
 
 
-def _single_connection(settings: KafkaSettings) -> dict[str, Any]:
+def single_connection(settings: KafkaSettings) -> dict[str, Any]:
+    """The keyword arguments of a connection to one server."""
     options = connection_options(settings)
     return {name: value for name, value in options.items() if name not in _CLIENT_ONLY}
 
@@ -224,14 +225,14 @@ def _refused(server: str, error: Exception) -> BusRefused:
             "grant Write on the topics: kafka-acls --add --allow-principal User:NAME --producer --topic TOPIC"
         )
     elif isinstance(error, IncompatibleBrokerVersion):
-        what = f"Kafka at {server} is too old: {_in_short(error)}"
+        what = f"Kafka at {server} is too old: {in_short(error)}"
         remedy = "use brokers of version 0.11 or later"
     else:
-        what = f"Kafka at {server} refuses us: {_in_short(error)}"
+        what = f"Kafka at {server} refuses us: {in_short(error)}"
     return BusRefused(what, next=remedy)
 
 
-def _in_short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
     """An error's own words, without Python's around them."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
@@ -250,7 +251,7 @@ async def bootstrap_again(client: AIOKafkaProducer, settings: KafkaSettings) -> 
     for host, port, _ in collect_hosts(connection_options(settings)["bootstrap_servers"]):
         with suppress(KafkaError, OSError, TimeoutError):
             async with asyncio.timeout(PROBE_LIMIT):
-                connection = await create_conn(host, port, **_single_connection(settings))
+                connection = await create_conn(host, port, **single_connection(settings))
                 try:
                     everything: Any = MetadataRequest(None)
                     client.client.cluster.update_metadata(await connection.send(everything))

@@ -1,0 +1,65 @@
+"""`cdc-outbox doctor`: everything that `start` will need, looked at beforehand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.log import json_text
+
+if TYPE_CHECKING:
+    from cdc_outbox.doctor.report import Report
+    from cdc_outbox.settings import Settings
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox doctor",
+        "cdc-outbox doctor --slot outbox_slot --bootstrap-servers localhost:9092",
+        "cdc-outbox doctor --config /etc/cdc-outbox.toml --json | jq '.checks[] | select(.status != \"ok\")'",
+    ),
+)
+@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http")
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+def command(format_: str, as_json: bool) -> int:
+    """Check everything that start will need, on PostgreSQL and on Kafka.
+
+    Takes the settings of start, looks as the relay's own role and user, and changes nothing. Says how to mend what is
+    wrong. Exits 0 where start would work, 78 where a person has to mend the set-up first, 1 where what is wrong may
+    pass, such as a server that is away.
+    """
+    settings = load_settings("start")
+    report = run(_examine(settings))
+    if as_json or format_ == "json":
+        click.echo(json_text(report.document()))
+    else:
+        click.echo(_text(report))
+    return report.exit_code
+
+
+async def _examine(settings: Settings) -> Report:
+    import logging
+
+    from cdc_outbox.doctor.report import examine
+
+    if settings.log.level != "debug":
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in the report
+    return await examine(settings)
+
+
+def _text(report: Report) -> str:
+    import os
+    import shutil
+    import sys
+
+    from cdc_outbox.doctor.text import render
+
+    terminal = sys.stdout.isatty()
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return render(report, width=shutil.get_terminal_size().columns if terminal else None, colour=colour)

@@ -1,0 +1,221 @@
+"""The outbox table: does it stand in the publication as a whole, do its columns make messages, do its rows?
+
+Rows are looked at where the role may read the table, which the relay doesn't need.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.errors import CdcOutboxError, PoisonEvent
+from cdc_outbox.event import TableName, quote
+from cdc_outbox.postgres import outbox, rows
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.connection import execute
+from cdc_outbox.table.mapping import Mapping
+
+if TYPE_CHECKING:
+    from cdc_outbox.doctor.check import Findings
+    from cdc_outbox.event import Encoded
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.mapping import Plan
+
+_PUBLISHED: Final[LiteralString] = """
+select p.pubupdate or p.pubdelete or p.pubtruncate, p.puballtables,
+       array(select n.nspname || '.' || c.relname
+               from pg_catalog.pg_publication_rel r join pg_catalog.pg_class c on c.oid = r.prrelid
+               join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+              where r.prpubid = p.oid and (n.nspname, c.relname) not in (select * from unnest(%s::text[], %s::text[]))
+              order by 1 limit 6)
+  from pg_catalog.pg_publication p where p.pubname = %s
+"""
+
+_PARTITIONED_BY: Final[LiteralString] = """
+select a.attname::text
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join pg_catalog.pg_partitioned_table t on t.partrelid = c.oid
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any(t.partattrs)
+ where n.nspname = %s and c.relname = %s
+"""
+
+_STATES: Final = frozenset(
+    {"status", "state", "sent", "published", "processed", "sent_at", "published_at", "processed_at"}
+)
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What Kafka's side has to know of the tables.
+
+    `fixed`: topics that all rows of a table go to; `messages`: what a few rows would become; `keyless`: whether
+    events have no key by intention; `mapping`: each table's in words; `whole`: whether all tables are there.
+    """
+
+    fixed: set[str] = field(default_factory=set)
+    messages: list[Encoded] = field(default_factory=list)
+    keyless: bool = False
+    mapping: dict[str, str] = field(default_factory=dict)
+    whole: bool = True
+
+
+async def examine(
+    conn: Connection, settings: Settings, findings: Findings, role: str, *, within: float
+) -> Outbox:
+    """Look at each table and its rows. Raises what `execute` raises when the server is gone."""
+    found = Outbox()
+    mapping = Mapping(settings.outbox, settings.postgres.slot)
+    for table in settings.outbox.tables:
+        try:
+            plan = await _plan(conn, settings, findings, mapping, table)
+            if plan is None:
+                found.whole = False
+                continue
+            _take(found, plan)
+            await _partitioning(conn, findings, plan, within)
+            await _rows(conn, findings, plan, found, role, within)
+        except CdcOutboxError as error:
+            findings.refuse("mapping", error)
+            if conn.closed:
+                raise
+    return found
+
+
+async def _plan(
+    conn: Connection, settings: Settings, findings: Findings, mapping: Mapping, table: TableName
+) -> Plan | None:
+    """The table's plan; None where there is no table to plan for, which is said."""
+    try:
+        columns = await outbox.columns(conn, table)
+    except CdcOutboxError as error:
+        findings.refuse("table", error)
+        if conn.closed:
+            raise
+        return None
+    if columns is None:
+        findings.fail(
+            "table",
+            f"table {table} does not exist",
+            f"cdc-outbox init --create-table --table {table}\nor name your table with --table SCHEMA.NAME",
+        )
+        return None
+    findings.ok("table", f"{table}, {len(columns)} columns")
+    plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+    if plan is not None:
+        parts = [_part(plan, role) for role in ("key", "topic", "payload", "id")]
+        findings.ok("mapping", f"{table}: {', '.join(part for part in parts if part)}")
+    return plan
+
+
+def _part(plan: Plan, role: str) -> str:
+    source, rule = plan.summary.get(role, ("", ""))
+    return f"{role} from {source} ({rule})" if source else ""
+
+
+def _take(found: Outbox, plan: Plan) -> None:
+    fixed = plan.layout.topics.fixed
+    if fixed is not None:
+        found.fixed.add(fixed)
+    found.keyless = found.keyless or plan.layout.key is None
+    found.mapping[str(plan.table)] = plan.describe()
+
+
+async def _partitioning(conn: Connection, findings: Findings, plan: Plan, within: float) -> None:
+    """Warn of a table whose rows move to another partition when they are marked as sent."""
+    table = plan.table
+    by = [
+        str(name)
+        for (name,) in await execute(conn, _PARTITIONED_BY, (table.schema, table.name), within=within)
+    ]
+    sent = plan.shape.sent()
+    moving = [
+        name for name in by if name.lower() in _STATES or (sent is not None and name == sent.field.name)
+    ]
+    if moving:
+        findings.warn(
+            "partitioning",
+            f"{table} is partitioned by {', '.join(moving)}: an UPDATE that moves a row to another partition arrives"
+            " as an INSERT and is sent again",
+            "partition the table by its time of insertion, or stop updating that column",
+        )
+
+
+async def _rows(
+    conn: Connection, findings: Findings, plan: Plan, found: Outbox, role: str, within: float
+) -> None:
+    table = plan.table
+    sample = await rows.sample(conn, table, plan.shape.names, plan.layout.payload.name, within=within)
+    if sample is None:
+        findings.ok(
+            "rows",
+            f"not looked at: {role} may not read {table}, and the relay need not",
+            f"grant select on {table} to {quote(role)};",
+        )
+        return
+    if not sample:
+        findings.ok("rows", f"{table} is empty")
+        return
+    left_out: Counter[str] = Counter()
+    unfit: list[PoisonEvent] = []
+    sent = 0
+    for seq, values in enumerate(sample):
+        try:
+            message = plan.encode(values, 0, seq, time.time_ns() // 1000)
+        except PoisonEvent as poison:
+            unfit.append(poison)
+        else:
+            if isinstance(message, str):
+                left_out[message] += 1
+            else:
+                found.messages.append(message)
+                sent += 1
+    looked = f"{len(sample)} of the newest rows of {table}"
+    others = "".join(f", {count} left out by {reason}" for reason, count in left_out.items())
+    if unfit:
+        first = unfit[0]
+        why = str(first).partition("can't be published: ")[2] or str(first)
+        findings.warn(
+            "rows",
+            f"{looked}: {len(unfit)} can't be published, the first ({first.event_id or 'without an id'}) because {why}",
+            first.next,
+        )
+    else:
+        findings.ok("rows", f"{looked}: {sent} would be sent{others}")
+
+
+async def published_besides(
+    conn: Connection, settings: Settings, findings: Findings, *, within: float
+) -> bool:
+    """Warn of what the publication carries beyond the inserts on our tables; whether there was anything."""
+    name, tables = settings.postgres.publication, settings.outbox.tables
+    wanted = ([table.schema for table in tables], [table.name for table in tables], name)
+    found = await execute(conn, _PUBLISHED, wanted, within=within)
+    if not found:
+        return False
+    more_than_inserts, everything, others = found[0]
+    quoted = quote(name)
+    if everything:
+        findings.warn(
+            "publication",
+            f"{name} is for all tables: every change of the database is sent to the relay, which passes over it",
+            "cdc-outbox init --publication ANOTHER --slot ANOTHER",
+        )
+    elif others:
+        findings.warn(
+            "publication",
+            f"{name} also has {', '.join(others)}: rows of those are passed over, and no other relay gets them from"
+            " this slot",
+            "\n".join(f"alter publication {quoted} drop table {other};" for other in others),
+        )
+    elif more_than_inserts:
+        findings.warn(
+            "publication",
+            f"{name} publishes more than inserts: updates and deletes are sent to the relay, which passes over them",
+            f"alter publication {quoted} set (publish = 'insert');",
+        )
+    else:
+        return False
+    return True

@@ -1,0 +1,514 @@
+"""PostgreSQL's side: from the way to the server to the slot, in the order in which `start` would stumble.
+
+Everything is looked at as the relay's own role, and nothing is changed. What `start` itself asks for is asked here by
+the same functions, so that the answers are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.doctor import facts, hosting, outbox
+from cdc_outbox.doctor.check import MAY_PASS
+from cdc_outbox.doctor.hosting import Hosting, Setting
+from cdc_outbox.doctor.outbox import Outbox
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    MissingRight,
+    PublicationReplaced,
+    SetupError,
+    SynchronousStandby,
+)
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import publication, server, slot, sqlstate, synchronous, witness
+from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
+from cdc_outbox.postgres.guard import Finding, PublicationWatch
+from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.witness import Absent, Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cdc_outbox.doctor.check import Findings
+    from cdc_outbox.doctor.facts import Facts
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.server import Server
+    from cdc_outbox.postgres.slot import Slot
+    from cdc_outbox.settings import Settings
+
+WITHIN: Final = 5.0
+"""Seconds for one question to the server, and for reaching it (each host of a list)."""
+
+APPLICATION_NAME: Final = "cdc-outbox doctor"
+
+OLDEST, NEWEST = 15, 18
+CLOCKS_APART: Final = 1.0
+"""Seconds from which the clocks' difference falsifies ages and latencies."""
+
+LITTLE_WAL: Final = 1024
+"""MB of `max_slot_wal_keep_size` below which an ordinary outage of Kafka may cost the slot."""
+
+SHORT_TIMEOUT: Final = 5000
+"""Milliseconds of `wal_sender_timeout` below which a pause of the machine ends the stream."""
+
+_WITNESS_RIGHTS: Final[LiteralString] = """
+select r.kind from unnest(array['select', 'insert', 'update', 'delete']) as r (kind)
+ where not pg_catalog.has_table_privilege('public.cdc_outbox_witness'::regclass, r.kind)
+    or not pg_catalog.has_schema_privilege('public', 'usage')
+"""
+_OTHER_SLOTS: Final[LiteralString] = """
+select exists (select from pg_catalog.pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
+"""
+
+
+async def examine(settings: Settings, findings: Findings) -> Outbox:
+    """All checks of this side; what Kafka's side has to know of the tables, as far as it was found."""
+    began = time.time()
+    try:
+        conn = await connect_control(settings.postgres, application_name=APPLICATION_NAME, timeout=WITHIN)
+    except CdcOutboxError as error:
+        findings.refuse("connection", error)
+        return _guessed(settings)
+    try:
+        try:
+            began = time.time()
+            known = await facts.gather(conn, within=WITHIN)
+            ended = time.time()
+        except CdcOutboxError as error:
+            findings.refuse("connection", error)
+            return _guessed(settings)
+        side = _Side(settings, findings, conn, known)
+        try:
+            await side.examine(began, ended)
+        except CdcOutboxError as lost:
+            findings.refuse("connection", lost)
+        return side.outbox
+    finally:
+        await conn.close()
+
+
+def _guessed(settings: Settings) -> Outbox:
+    """Without the catalogue: a topic that the settings name for all rows is known all the same."""
+    topic = settings.outbox.topic
+    return Outbox(fixed={topic} if topic is not None and "{" not in topic else set())
+
+
+class _Side:
+    """The connection, what it showed, and the checks that go by it."""
+
+    def __init__(self, settings: Settings, findings: Findings, conn: Connection, known: Facts) -> None:
+        self.settings = settings
+        self.findings = findings
+        self.conn = conn
+        self.facts = known
+        self.hosting = hosting.detect(known.signs)
+        self.outbox = _guessed(settings)
+        self.name = settings.postgres.slot
+        self.found: Slot | None = None
+        self.pending: Slot | None = None
+        self.state: PublicationState | None = None
+        self.row: Witness | Absent = Absent.ROW
+
+    async def examine(self, began: float, ended: float) -> None:
+        """Raises the error that ended the connection, if one did."""
+        self.connection()
+        self.pooler()
+        here = await self.server()
+        self.wal_level()
+        self.found, self.pending = await slot.inspect_both(self.conn, self.name, within=WITHIN)
+        if self.walsenders() and await self.replication_right():
+            await self.replication_connection(here)
+        self.slots()
+        self.outbox = await outbox.examine(
+            self.conn, self.settings, self.findings, self.facts.role, within=WITHIN
+        )
+        await self.attempt("publication", self.publication)
+        await self.attempt("slot", lambda: self.slot(here))
+        await self.attempt("witness", self.witness)
+        self.retention()
+        self.synchronous_commit()
+        self.synchronous_standby()
+        self.failover()
+        self.timeouts()
+        self.clock(began, ended)
+
+    async def attempt(self, name: str, look: Callable[[], Awaitable[None]]) -> None:
+        """One check, whose error is its result unless the server is gone."""
+        try:
+            await look()
+        except CdcOutboxError as error:
+            if self.conn.closed:
+                raise
+            self.findings.refuse(name, error)
+
+    def change(self, setting: Setting) -> str:
+        return hosting.change(self.hosting, setting)
+
+    # The way in
+
+    def connection(self) -> None:
+        version = self.conn.info.server_version
+        major = version // 10000
+        where = (
+            f"PostgreSQL {major}.{version % 10000} ({self.hosting.value}), database {self.facts.database}, as"
+            f" {self.facts.role}"
+        )
+        if OLDEST <= major <= NEWEST:
+            self.findings.ok("connection", where)
+        else:
+            self.findings.warn(
+                "connection",
+                f"{where}: tested are {OLDEST} to {NEWEST}",
+                f"use PostgreSQL {OLDEST} to {NEWEST}",
+            )
+
+    def pooler(self) -> None:
+        host = self.conn.info.host
+        # Neon's proxy answers for every connection with numbers of its own; its pooler has a name of its own.
+        if self.hosting is Hosting.NEON:
+            pooled = "-pooler" in host.partition(".")[0]
+        else:
+            pooled = self.facts.pid != self.conn.info.backend_pid
+        if pooled:
+            self.findings.warn(
+                "pooler",
+                f"a pooler answers at {host}:{self.conn.info.port}: it may hide a shutdown of the server, and session"
+                " settings may get lost",
+                hosting.direct(self.hosting),
+            )
+        else:
+            self.findings.ok("pooler", "none in between")
+
+    async def server(self) -> Server:
+        here = await server.identity(self.conn, within=WITHIN)
+        if here.in_recovery:
+            self.findings.fail(
+                "primary",
+                f"{here.place} is a standby: start waits until it is promoted",
+                "name the primary in the DSN, or several hosts with target_session_attrs=read-write",
+                exit_code=MAY_PASS,
+            )
+        else:
+            self.findings.ok("primary", f"system {here.system_identifier}, timeline {here.timeline}")
+        return here
+
+    def wal_level(self) -> None:
+        level = self.facts.settings.get("wal_level")
+        if level == "logical":
+            self.findings.ok("wal_level", "logical")
+        else:
+            self.findings.fail(
+                "wal_level", f"wal_level is {level}, and decoding needs logical", self.change(hosting.LOGICAL)
+            )
+
+    def walsenders(self) -> bool:
+        """Whether there is one to try."""
+        most, used = self.facts.number("max_wal_senders"), self.facts.walsenders
+        active = self.found is not None and self.found.active
+        if used < most or active:
+            self.findings.ok("walsenders", f"{used} of {most} in use")
+            return used < most
+        self.findings.fail(
+            "walsenders",
+            f"all {most} of max_wal_senders are in use",
+            self.change(Setting("max_wal_senders", str(most + 10), restart=True)),
+            exit_code=MAY_PASS,
+        )
+        return False
+
+    async def replication_right(self) -> bool:
+        """Whether it is worth trying."""
+        role = self.facts.role
+        try:
+            await server.require_able(self.conn, within=WITHIN)
+        except MissingRight as error:
+            self.findings.refuse("replication_right", error, hosting.let_replicate(self.hosting, role))
+            return False
+        except SetupError:
+            return True  # wal_level, which was named; the attempt tells of the role
+        self.findings.ok("replication_right", f"{role} may replicate")
+        return True
+
+    async def replication_connection(self, here: Server) -> None:
+        """Open one for real: only so does one learn what pg_hba.conf or a pooler has to say."""
+        try:
+            other = await connect_replication(
+                self.settings.postgres, application_name=APPLICATION_NAME, timeout=WITHIN, like=self.conn
+            )
+            try:
+                there = await server.identify(other, within=WITHIN)
+            finally:
+                await other.close()
+            server.require_same(here, there)
+        except CdcOutboxError as error:
+            self.findings.refuse("replication_connection", error, self.way_in(error))
+            return
+        self.findings.ok("replication_connection", f"{there.place} admits it")
+
+    def way_in(self, error: CdcOutboxError) -> str | None:
+        """The remedy for a replication connection that was refused while an ordinary one wasn't."""
+        if isinstance(error, MissingRight):
+            return hosting.let_replicate(self.hosting, self.facts.role)
+        if str(error).startswith(sqlstate.POOLER.clause):
+            return hosting.direct(self.hosting)
+        if str(error).startswith(sqlstate.NOT_LET_IN.clause):
+            return hosting.let_in(self.hosting, self.facts.role, self.facts.database)
+        return None
+
+    # Slot and publication
+
+    def slots(self) -> None:
+        most, used = self.facts.number("max_replication_slots"), self.facts.slots
+        # init makes the slot under another name first, and copies it.
+        need = 0 if self.found is not None else 1 if self.pending is not None else 2
+        if most - used >= need:
+            self.findings.ok("slots", f"{used} of {most} in use")
+        else:
+            self.findings.fail(
+                "slots",
+                f"{used} of {most} in use, and init needs {need} free",
+                "drop one that nobody needs: select pg_drop_replication_slot('NAME');\n"
+                + self.change(Setting("max_replication_slots", str(most + 10), restart=True)),
+            )
+
+    async def publication(self) -> None:
+        wanted, tables = self.settings.postgres.publication, self.settings.outbox.tables
+        state = self.state = await publication.look(self.conn, wanted, tables, within=WITHIN)
+        if not self.outbox.whole:
+            return  # a table that isn't there was named
+        if state.problem is not None and state.identity is None and self.found is None:
+            self.findings.fail(
+                "publication", state.problem, f"cdc-outbox init --publication {wanted} --slot {self.name}"
+            )
+            return
+        if state.problem is not None:
+            raise Finding(state.problem, state.next).wrong(self.name)
+        if not await outbox.published_besides(self.conn, self.settings, self.findings, within=WITHIN):
+            names = ", ".join(str(table) for table in tables)
+            self.findings.ok("publication", f"{wanted}: inserts on {names}, whole")
+
+    async def slot(self, here: Server) -> None:
+        """As `start` judges it: the slot, what the witness says of it, and the publication's past."""
+        found = self.found
+        try:
+            self.row = await witness.read(self.conn, self.name, within=WITHIN)
+        except MissingRight:
+            self.row = Absent.ROW  # the witness's own check names it
+        if found is None and isinstance(self.row, Absent):
+            self.findings.fail(
+                "slot",
+                f'only "{self.pending.name}" exists: an init that was interrupted, or waits for a backfill'
+                if self.pending is not None
+                else f'there is no replication slot "{self.name}"',
+                f"cdc-outbox init --slot {self.name}",
+            )
+            return
+        if found is not None:
+            slot.require(found, self.name)
+        judged = witness.judge(self.name, self.row, found, here)
+        if judged.error is not None:
+            raise judged.error
+        if found is None:
+            return
+        await self.past(found)
+        use = (
+            f"walsender {found.active_pid} streams from it: start would wait as a hot standby"
+            if found.active
+            else "free"
+        )
+        self.findings.ok("slot", f"{self.name}: {found.plugin}, wal_status {found.wal_status}, {use}")
+
+    async def past(self, found: Slot) -> None:
+        """Raise PublicationReplaced where rows may have been skipped and nobody has accepted that."""
+        state, watch = self.state, PublicationWatch()
+        if state is None or state.identity is None:
+            return
+        if isinstance(self.row, Witness):
+            watch.recall(self.row)
+        unknown = watch.known is None
+        if state.problem is None:
+            watch.look(state, found.confirmed_flush_lsn)
+        watch.require(self.name)
+        if not unknown or found.catalog_xmin is None or not state.identity.since(found.catalog_xmin):
+            return
+        ((others,),) = await execute(self.conn, _OTHER_SLOTS, (self.name,), within=WITHIN)
+        if not others:
+            raise PublicationReplaced(
+                f"publication {state.name} was made or altered after the slot {self.name}: rows that were inserted"
+                " in between are skipped",
+                next=f"{recover(self.name)}; or go on without such rows:"
+                f" cdc-outbox start --slot {self.name} --accept-gap",
+            )
+
+    async def witness(self) -> None:
+        role = quote(self.facts.role)
+        if self.row is Absent.TABLE and self.found is None:
+            self.findings.ok("witness", f"no table {witness.TABLE} yet: init makes it with the slot")
+            return
+        if self.row is Absent.TABLE:
+            self.findings.warn(
+                "witness",
+                f"there is no table {witness.TABLE}: start goes on, and can't notice a slot that somebody else moves",
+                f"cdc-outbox init --slot {self.name}",
+            )
+            return
+        lacking = [str(kind) for (kind,) in await execute(self.conn, _WITNESS_RIGHTS, within=WITHIN)]
+        if lacking:
+            self.findings.fail(
+                "witness",
+                f"{self.facts.role} lacks {', '.join(lacking)} on {witness.TABLE}",
+                f"grant usage on schema public to {role};\n"
+                f"grant select, insert, update, delete on {witness.TABLE} to {role};",
+            )
+        elif isinstance(self.row, Witness):
+            self.findings.ok("witness", f"delivered up to {self.row.position}")
+        else:
+            self.findings.ok("witness", "no row yet: start writes it")
+
+    # What makes trouble later
+
+    def retention(self) -> None:
+        most = self.facts.number("max_slot_wal_keep_size")
+        removed = hosting.SLOT_REMOVED.get(self.hosting)
+        idle = self.facts.number("idle_replication_slot_timeout")
+        limit = Setting("max_slot_wal_keep_size", "16GB", "16384")
+        if removed is not None:
+            self.findings.warn("retention", f"{removed}, and its events with it", "keep two relays running")
+        elif idle > 0:
+            self.findings.warn(
+                "retention",
+                f"idle_replication_slot_timeout is {idle} s: a relay that is away for longer loses its slot",
+                self.change(Setting("idle_replication_slot_timeout", "0")),
+            )
+        elif most < 0:
+            self.findings.warn(
+                "retention",
+                "max_slot_wal_keep_size has no limit: a slot that nobody reads fills the disk",
+                self.change(limit),
+            )
+        elif most < LITTLE_WAL:
+            self.findings.warn(
+                "retention",
+                f"max_slot_wal_keep_size is {most} MB: a short outage of Kafka may cost the slot",
+                self.change(limit),
+            )
+        else:
+            self.findings.ok("retention", f"max_slot_wal_keep_size is {most} MB")
+
+    def synchronous_commit(self) -> None:
+        why = "what commits asynchronously reaches the relay up to 0.6 s late"
+        if self.facts.settings.get("synchronous_commit") == "off":
+            self.findings.warn(
+                "synchronous_commit",
+                f"it is off for new sessions: {why}",
+                self.change(Setting("synchronous_commit", "on")),
+            )
+        elif self.facts.lazy:
+            who = ", ".join(self.facts.lazy)
+            everybody = self.facts.lazy == ("all roles",)
+            target = "database" if everybody else "role"
+            names = (self.facts.database,) if everybody else self.facts.lazy
+            self.findings.warn(
+                "synchronous_commit",
+                f"it is off for {who}: {why}",
+                "\n".join(f"alter {target} {quote(name)} reset synchronous_commit;" for name in names),
+            )
+        else:
+            self.findings.ok("synchronous_commit", self.facts.settings.get("synchronous_commit", "unknown"))
+
+    def synchronous_standby(self) -> None:
+        names = self.facts.settings.get("synchronous_standby_names", "")
+        try:
+            synchronous.require_none(names, f"cdc-outbox/{self.name}")
+        except SynchronousStandby as error:
+            remedy = self.change(Setting("synchronous_standby_names", "NAMES_OF_REAL_STANDBYS"))
+            self.findings.refuse("synchronous_standby", error, remedy)
+            return
+        shown = f"'{names}' doesn't match us" if names else "none: we never count as one"
+        self.findings.ok("synchronous_standby", shown)
+
+    def failover(self) -> None:
+        found = self.found
+        if self.hosting in (Hosting.AURORA, Hosting.NEON):
+            self.findings.ok("failover", "slots are part of the cluster's storage there")
+        elif not self.facts.standbys and not self.facts.physical:
+            self.findings.ok("failover", "no standby is known here")
+        elif self.conn.info.server_version < 170000:
+            self.findings.warn(
+                "failover",
+                "before PostgreSQL 17 a standby doesn't get the slot: after a failover delivery begins anew",
+                f"upgrade to PostgreSQL 17 or later; after a failover {recover(self.name)}",
+            )
+        elif found is None:
+            self.findings.ok("failover", "there is a standby; init makes a failover slot")
+        elif not found.failover:
+            self.findings.warn(
+                "failover",
+                f"{self.name} is no failover slot: a promoted standby doesn't have it",
+                f"stop the relay, then: psql 'dbname={self.facts.database} replication=database'"
+                f" -c 'ALTER_REPLICATION_SLOT {self.name} (FAILOVER true)'",
+            )
+        else:
+            self.synchronized()
+
+    def synchronized(self) -> None:
+        """A failover slot, and whether its standbys hold the relay back, as they should while they are there."""
+        named = [
+            name.strip().strip('"')
+            for name in self.facts.settings.get("synchronized_standby_slots", "").split(",")
+        ]
+        waiting = [name for name in named if name and not self.facts.physical.get(name)]
+        if named == [""]:
+            self.findings.warn(
+                "failover",
+                "synchronized_standby_slots is empty: an event may reach Kafka whose transaction a promoted standby"
+                " never had",
+                self.change(
+                    Setting(
+                        "synchronized_standby_slots", ", ".join(self.facts.physical) or "SLOT_OF_THE_STANDBY"
+                    )
+                ),
+            )
+        elif waiting:
+            self.findings.fail(
+                "failover",
+                f"synchronized_standby_slots waits for {', '.join(waiting)}, which no standby uses now: nothing is"
+                " delivered until one does",
+                "start that standby, or take its slot out:\n"
+                + self.change(Setting("synchronized_standby_slots", ", ".join({*named} - {*waiting}))),
+                exit_code=MAY_PASS,
+            )
+        else:
+            self.findings.ok("failover", f"a failover slot, behind {', '.join(named)}")
+
+    def timeouts(self) -> None:
+        timeout = self.facts.number("wal_sender_timeout")
+        if timeout == 0 or timeout > 30_000:
+            shown = "off" if timeout == 0 else f"{timeout} ms"
+            self.findings.ok("wal_sender_timeout", f"{shown}; the relay's own session takes 30 s")
+        elif timeout < SHORT_TIMEOUT:
+            self.findings.warn(
+                "wal_sender_timeout",
+                f"it is {timeout} ms: a short pause of the relay's machine ends the stream",
+                self.change(_TIMEOUT),
+            )
+        else:
+            self.findings.ok("wal_sender_timeout", f"{timeout} ms")
+
+    def clock(self, began: float, ended: float) -> None:
+        """The server's clock was read between the two times of ours."""
+        apart = max(began - self.facts.at, self.facts.at - ended, 0.0)
+        if apart > CLOCKS_APART:
+            way = "behind" if self.facts.at < began else "ahead of"
+            self.findings.warn(
+                "clock",
+                f"the server's clock is {apart:.1f} s {way} ours: ages and latencies are wrong by that",
+                "let both machines follow one time server: timedatectl set-ntp true",
+            )
+        else:
+            self.findings.ok("clock", "the server's and ours agree")
+
+
+_TIMEOUT: Final = Setting("wal_sender_timeout", "30s", "30000")

@@ -1,0 +1,58 @@
+"""What the relay has to have on its own machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cdc_outbox.doctor.check import Findings
+    from cdc_outbox.settings import Settings
+
+
+def examine(settings: Settings, findings: Findings) -> None:
+    """Look at the database driver and at the port for probes."""
+    _driver(findings)
+    _port(settings, findings)
+
+
+def _driver(findings: Findings) -> None:
+    from cdc_outbox.postgres.driver import driver
+
+    found = driver()
+    libpq = f"{found.libpq // 10000}.{found.libpq % 10000}"
+    what = f"psycopg {found.version}, implementation {found.implementation}, libpq {libpq}"
+    if found.implementation == "python":
+        findings.warn("psycopg", f"{what}: many times slower than the C one", "pip install 'psycopg[binary]'")
+    else:
+        findings.ok("psycopg", what)
+
+
+def _port(settings: Settings, findings: Findings) -> None:
+    if settings.http.listen is None:
+        findings.ok("http", "off: no probes")
+        return
+    host, port = settings.http.listen
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            otherwise = "start would end" if settings.http.explicit else "start would go on without probes"
+            findings.warn(
+                "http",
+                f"{host}:{port} is taken: by a relay that runs here, or {otherwise}",
+                "cdc-outbox start --http 127.0.0.1:0",
+            )
+        else:
+            findings.fail(
+                "http",
+                f"can't listen on {host}:{port}: {error.strerror or error}",
+                "name an own address with --http",
+            )
+        return
+    findings.ok("http", f"{host}:{port} is free")

@@ -1,0 +1,88 @@
+"""Some of the newest rows of the table, as the stream would have brought them.
+
+A look at real rows tells what no catalogue does: where they would go, how large they are, and whether they could be
+sent at all. It is bounded: a few of the table's last pages, a number of rows, and bytes as they are stored; the
+largest row is taken in any case, unless it is larger than all the rest may be.
+
+The newest rows are those in the last pages, where the table isn't partitioned. `format('%s', …)` gives the text that
+the type's output function gives, which is what the stream has; a cast to text differs for some types.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import MissingRight
+from cdc_outbox.postgres.connection import Connection, execute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.event import TableName, Values
+
+ROWS: Final = 200
+PAGES: Final = 256
+STORED: Final = 4 * 1024 * 1024
+LARGEST: Final = 16 * 1024 * 1024
+
+_FROM: Final[LiteralString] = """
+select case when c.relkind = 'p' then null
+            else greatest(0, pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int8 - %s) end,
+       pg_catalog.has_table_privilege(c.oid, 'select') and pg_catalog.has_schema_privilege(n.oid, 'usage')
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = %s
+"""
+
+_SAMPLE: Final[LiteralString] = """
+select {texts} from (
+    select s.*, row_number() over (order by stored desc) as place, sum(stored) over (order by stored) as total
+      from (select {columns}, coalesce(pg_catalog.pg_column_size({payload}), 0) as stored
+              from {table} {newest} limit {rows}) s
+) r where total <= {most} or (place = 1 and stored <= {largest})
+"""
+
+
+async def sample(
+    conn: Connection, table: TableName, columns: Sequence[str], payload: str, *, within: float
+) -> list[Values] | None:
+    """Rows with the values of these columns; None where the role may not read all of the table.
+
+    `payload` is the column that makes a row large. Raises what `execute` raises.
+    """
+    found = await execute(conn, _FROM, (PAGES, table.schema, table.name), within=within)
+    if not found or not found[0][1]:
+        return None
+    first_page = found[0][0]
+    newest: sql.Composable = sql.SQL("")
+    if first_page is not None:
+        newest = sql.SQL("where ctid >= {}::tid").format(sql.Literal(f"({int(first_page)},0)"))
+    aliases = [f"c{at}" for at in range(len(columns))]
+    named = [
+        sql.SQL("{} as {}").format(sql.Identifier(column), sql.Identifier(alias))
+        for column, alias in zip(columns, aliases, strict=True)
+    ]
+    texts = [
+        sql.SQL(
+            "case when {0} is not distinct from null then null else pg_catalog.format('%s', {0}) end"
+        ).format(sql.Identifier(alias))
+        for alias in aliases
+    ]
+    query = sql.SQL(_SAMPLE).format(
+        texts=sql.SQL(", ").join(texts),
+        columns=sql.SQL(", ").join(named),
+        payload=sql.Identifier(payload),
+        table=sql.Identifier(table.schema, table.name),
+        newest=newest,
+        rows=sql.Literal(ROWS),
+        most=sql.Literal(STORED),
+        largest=sql.Literal(LARGEST),
+    )
+    # A policy that would hide rows is an error then, and not a sample of what is left.
+    await execute(conn, "set row_security = off", within=within)
+    try:
+        rows = await execute(conn, query, within=within)
+    except (MissingRight, UnicodeDecodeError):  # the second in a SQL_ASCII database
+        return None
+    return [[None if value is None else str(value).encode() for value in row] for row in rows]
