@@ -36,8 +36,12 @@ def confirmation_held() -> bool:
     return file is not None and Path(file).exists()
 
 
+def points() -> list[str]:
+    """The variables of the fault points that are on."""
+    return sorted(name for name, value in os.environ.items() if name.startswith(_PREFIX) and value)
+
+
 def warn() -> None:
     """Say which fault points are on."""
-    points = sorted(name for name, value in os.environ.items() if name.startswith(_PREFIX) and value)
-    if points:
-        _log.warning("fault points are on: this is not a relay for production", variables=points)
+    if on := points():
+        _log.warning("fault points are on: this is not a relay for production", variables=on)

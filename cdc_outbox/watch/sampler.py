@@ -1,0 +1,145 @@
+"""The relay watches its own slot: a sample every few seconds over the control connection that it has now.
+
+A task of its own, beside the stream and never in its way: it waits in line for the connection as the guard does, is as
+patient with the server as the guard is, and whatever goes wrong here ends nothing. Without a connection there is no
+sample; the last one ages, and the health says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.settlement import GUARD_ANSWER
+from cdc_outbox.watch import sample as samples
+from cdc_outbox.watch.alarms import Alarms
+from cdc_outbox.watch.checks import judge, unreachable
+from cdc_outbox.watch.forecast import Course
+from cdc_outbox.watch.health import Delivery, Level
+from cdc_outbox.watch.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.state import Status
+    from cdc_outbox.watch.alarms import Crossing
+    from cdc_outbox.watch.forecast import Forecast
+    from cdc_outbox.watch.health import Health
+    from cdc_outbox.watch.sample import Sample
+
+_log = log.get(__name__)
+
+EVERY: Final = 4.0
+"""Seconds between samples, so that the last one is no older than five."""
+
+FRESH: Final = 10.0
+"""Seconds after which a sample tells nothing of now."""
+
+SOON: Final = 0.5
+"""Seconds until the next try after one that failed: the session may have ended under it."""
+
+
+class Sampler:
+    """The last sample, what it says together with those before, and the health by it."""
+
+    def __init__(self, settings: Settings, status: Status) -> None:
+        self._settings = settings
+        self._status = status
+        self._thresholds = Thresholds.of(settings.health)
+        self._course = Course()
+        self._alarms = Alarms()
+        self._sample: Sample | None = None
+        self._health: Health | None = None
+        self._taken = self._began = time.monotonic()
+        self._failed = ""
+        self.forecast: Forecast | None = None
+
+    @property
+    def fresh(self) -> Sample | None:
+        """The last sample, unless it is too old to tell of now."""
+        return self._sample if time.monotonic() - self._taken < FRESH else None
+
+    @property
+    def health(self) -> Health | None:
+        """The health by the last sample. None before the first, for as long as it may be on its way."""
+        if self.fresh is not None:
+            return self._health
+        age = time.monotonic() - self._taken
+        if self._sample is None and age < FRESH:
+            return None
+        reason = f": {self._status.reason}" if self._status.reason else ""
+        error = PostgresUnavailable(
+            f"the relay could not ask PostgreSQL for {age:.0f} s{reason}",
+            next=self._status.errors[-1].next if self._status.errors else "see the relay's log",
+        )
+        return unreachable(self._status.slot, error, last=self._sample)
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self._status.connected.wait()
+                await self._take()
+            except CdcOutboxError as error:
+                if _log.is_debug():
+                    _log.debug("no sample", error=str(error), next=error.next)
+                await asyncio.sleep(SOON)
+            except Exception as error:
+                if repr(error) != self._failed:
+                    self._failed = repr(error)
+                    _log.error("the slot watch failed", fault=self._failed, slot=self._status.slot)
+                await asyncio.sleep(EVERY)
+            else:
+                await asyncio.sleep(max(SOON, began + EVERY - time.monotonic()))
+
+    async def _take(self) -> None:
+        admission, postgres = self._status.admission, self._settings.postgres
+        if admission is None:
+            return
+        before = self._sample
+        sample = await admission.control.run(
+            lambda conn: samples.take(
+                conn,
+                postgres.slot,
+                postgres.publication,
+                self._settings.outbox.tables,
+                within=GUARD_ANSWER,
+                before=before,
+            )
+        )
+        self.forecast = self._course.add(sample)
+        self._sample, self._taken = sample, time.monotonic()
+        self._health = judge(sample, self.forecast, self._thresholds, self._delivery())
+        for crossing in self._alarms.look(self._health):
+            self._say(crossing)
+
+    def _delivery(self) -> Delivery:
+        status = self._status
+        acknowledged = status.tally.last_acknowledged
+        return Delivery(
+            oldest_unacknowledged_seconds=status.oldest_unacknowledged(),
+            last_acknowledged_at=None if acknowledged is None else datetime.fromtimestamp(acknowledged, UTC),
+            state=status.state.value,
+            reason=status.reason or None,
+        )
+
+    def _say(self, crossing: Crossing) -> None:
+        check = crossing.check
+        say = _log.info
+        if crossing.worse:
+            say = _log.error if check.status is Level.CRITICAL else _log.warning
+        threshold = check.critical if check.status is Level.CRITICAL else check.warning
+        say(
+            "threshold crossed" if crossing.worse else "threshold left",
+            signal=check.name,
+            status=check.status.value,
+            value=check.value,
+            threshold=threshold,
+            what=check.message,
+            next=check.next,
+            slot=self._status.slot,
+        )

@@ -1,0 +1,132 @@
+"""A sample of a slot with whatever a test says about it, and a sampler that has taken it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cdc_outbox.event import TableName
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.publication import PublicationState
+from cdc_outbox.postgres.slot import Slot
+from cdc_outbox.state import Status
+from cdc_outbox.watch.answers import Answers
+from cdc_outbox.watch.forecast import Forecast, Outlook
+from cdc_outbox.watch.health import Delivery, Health, Level
+from cdc_outbox.watch.history import History
+from cdc_outbox.watch.metrics import registry
+from cdc_outbox.watch.sample import Limits, Sample
+from cdc_outbox.watch.sampler import Sampler
+from cdc_outbox.watch.token import Token
+
+MIB = 1 << 20
+AT = datetime(2026, 5, 4, 10, 0, 0, tzinfo=UTC)
+
+SLOT = Slot(
+    name="outbox_slot",
+    plugin="pgoutput",
+    slot_type="logical",
+    database="app",
+    here=True,
+    temporary=False,
+    active=True,
+    active_pid=4711,
+    catalog_xmin=700,
+    restart_lsn=LSN(0x1000000),
+    confirmed_flush_lsn=LSN(0x1200000),
+    wal_status="reserved",
+    safe_wal_size=60 * MIB,
+    two_phase=False,
+    conflicting=None,
+    inactive_since=None,
+    invalidation_reason=None,
+    failover=False,
+    synced=False,
+)
+
+SAMPLE = Sample(
+    name="outbox_slot",
+    at=AT,
+    version=180000,
+    system_identifier="7",
+    timeline=1,
+    database="app",
+    in_recovery=False,
+    current_lsn=LSN(0x1400000),
+    insert_lsn=LSN(0x1400000),
+    slot=SLOT,
+    pending=None,
+    others=(),
+    xmin_age=None,
+    catalog_xmin_age=3,
+    limits=Limits(slot_keep=64 * MIB, wal_keep=0, max_wal=1024 * MIB, segment=16 * MIB),
+    synchronous_standby_names="",
+    synchronized_standby_slots="",
+    holder=None,
+    spill=None,
+    publication=PublicationState("outbox_pub", None, "", None, LSN(0x1400000)),
+    publishes=("insert",),
+    tables=(TableName("public", "outbox"),),
+    oldest=None,
+    oldest_prepared=None,
+    witness=None,
+    wal_bytes=None,
+    sees_sessions=False,
+    may_read_witness=False,
+    may_list_wal=False,
+)
+
+FORECAST = Forecast(
+    rates=None,
+    loss=Outlook.UNKNOWN,
+    seconds_to_loss=None,
+    caught_up=Outlook.UNKNOWN,
+    seconds_to_caught_up=None,
+    basis=None,
+    left=None,
+    confirmed_at=None,
+    inactive_at=None,
+    began=AT,
+)
+
+
+def slot(**changes: Any) -> Slot:
+    return replace(SLOT, **changes)
+
+
+def sample(**changes: Any) -> Sample:
+    return replace(SAMPLE, **changes)
+
+
+def health(status: Level = Level.OK, summary: str = "all is well", **changes: Any) -> Health:
+    known: dict[str, Any] = {
+        "checks": (),
+        "next": None,
+        "culprit": None,
+        "sample": None,
+        "forecast": None,
+        "delivery": Delivery(),
+    }
+    return Health("outbox_slot", status, summary, **(known | changes))
+
+
+class Watched:
+    """The watch of a relay that doesn't run: its state, sample and health are what the test makes them."""
+
+    def __init__(self, *, loopback: bool = True, token: Token | None = None) -> None:
+        self.status = Status("outbox_slot")
+        self.sampler = SimpleNamespace(fresh=None, forecast=None, health=None)
+        sampler = cast(Sampler, self.sampler)
+        self.history = History(self.status, sampler)
+        self.registry = registry(self.status, sampler)
+        self.answers = Answers(
+            self.status,
+            sampler,
+            self.history,
+            self.registry,
+            lambda text: text.replace("hunter2", "***"),
+            loopback=loopback,
+            token=token,
+        )
