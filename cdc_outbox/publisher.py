@@ -131,7 +131,8 @@ class Deliveries:
     After a session broke, the slot sends everything since the last confirmed LSN again. Rows of one partition are
     confirmed in stream order, so that one place a partition tells which of them have arrived, and they aren't sent
     twice. The memory of a topic ends when its number of partitions changes, since keys move then; all of it ends
-    when the stream may differ (another server or timeline, or one that was set back).
+    when the stream may differ (another server or timeline, or one that was set back), and what no witness row covers
+    ends with the run of the server that sent it.
     """
 
     places: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -155,6 +156,10 @@ class Deliveries:
     def until(self) -> int:
         """The highest final LSN of which something has arrived."""
         return max((lsn for lsn, _ in self.places.values()), default=0)
+
+    def forget_beyond(self, position: int) -> None:
+        """The stream may differ from `position` on, the end of a commit up to which everything has arrived."""
+        self.places = {lane: min(place, (position, -1)) for lane, place in self.places.items()}
 
     def forget(self) -> None:
         """The stream may differ from now on."""

@@ -213,12 +213,17 @@ class Relay:
     def _meet(self, admission: Admission) -> None:
         """Forget what was delivered where the stream may send other rows at the same places.
 
-        So it is on another server or timeline, and on one that was set back, which keeps its timeline.
+        So it is on another server or timeline, and on one that was set back, which keeps its timeline. One that was
+        restarted may have been set back to a moment after the last witness row, and have written on past what was
+        delivered then: of that only what the row covers is sure.
         """
-        stream_of = (admission.server.system_identifier, admission.server.timeline)
+        server = admission.server
+        stream_of = (server.system_identifier, server.timeline)
         if self._stream_of not in (None, stream_of) or admission.was_set_back(self._deliveries.until):
             self._deliveries.forget()
-        self._stream_of = stream_of
+        elif self._started not in (None, server.started):
+            self._deliveries.forget_beyond(self._memory.proven)
+        self._stream_of, self._started = stream_of, server.started
 
     async def _catch_up_to(self, admission: Admission) -> LSN | None:
         if self._until_caught_up and self._target is None:

@@ -3,7 +3,8 @@
 A virtual address, a failover or a list of hosts can put the two connections on two servers; what one of
 them says about the slot is then nothing about the stream of the other. So both say who they are, and the
 answers are compared. The timeline is read from the name of the WAL file that is being written:
-pg_control_checkpoint() is old until the next checkpoint after a promotion.
+pg_control_checkpoint() is old until the next checkpoint after a promotion. A server that was restarted may be an
+earlier state of itself, put back from a snapshot: so they also say when it started.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from cdc_outbox.postgres.connection import Connection, execute, place
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Who answers on a connection. `version` is like 180001; `timeline` is None on a standby asked by SQL."""
+    """Who answers on a connection.
+
+    `version` is like 180001; `timeline` is None on a standby asked by SQL; `started` are seconds since 1970 as text.
+    """
 
     version: int
     system_identifier: str
     timeline: int | None
     in_recovery: bool
     place: str
+    started: str
 
     def __str__(self) -> str:
         return f"{self.place}, system {self.system_identifier}, timeline {self.timeline}"
@@ -37,7 +42,11 @@ class Server:
 _IDENTITY: Final[LiteralString] = """
 select (select system_identifier from pg_catalog.pg_control_system()), pg_catalog.pg_is_in_recovery(),
        case when pg_catalog.pg_is_in_recovery() then null
-            else pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) end
+            else pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) end,
+       extract(epoch from pg_catalog.pg_postmaster_start_time())::text
+"""
+_INSTANCE: Final[LiteralString] = """
+select pg_catalog.pg_is_in_recovery(), extract(epoch from pg_catalog.pg_postmaster_start_time())::text
 """
 
 
@@ -53,13 +62,14 @@ def unsigned(system_identifier: int) -> str:
 
 async def identity(conn: Connection, *, within: float | None = None) -> Server:
     """Who answers on the control connection."""
-    ((system_identifier, in_recovery, walfile),) = await execute(conn, _IDENTITY, within=within)
+    ((system_identifier, in_recovery, walfile, started),) = await execute(conn, _IDENTITY, within=within)
     return Server(
         version=conn.info.server_version,
         system_identifier=unsigned(int(system_identifier)),
         timeline=timeline_of(walfile),
         in_recovery=bool(in_recovery),
         place=place(conn),
+        started=str(started),
     )
 
 
@@ -71,15 +81,14 @@ async def identify(conn: Connection, *, within: float | None = None) -> Server:
     ((system_identifier, timeline, *_),) = await execute(
         conn, "IDENTIFY_SYSTEM", stage="identify", within=within
     )
-    ((in_recovery,),) = await execute(
-        conn, "select pg_catalog.pg_is_in_recovery()", stage="identify", within=within
-    )
+    ((in_recovery, started),) = await execute(conn, _INSTANCE, stage="identify", within=within)
     return Server(
         version=conn.info.server_version,
         system_identifier=_text(system_identifier),
         timeline=int(timeline),
         in_recovery=bool(in_recovery),
         place=place(conn),
+        started=_text(started),
     )
 
 
@@ -89,13 +98,18 @@ def _text(value: str | bytes) -> str:
 
 
 def require_same(control: Server, stream: Server) -> None:
-    """Raise OtherServer unless both connections reached one server."""
+    """Raise OtherServer unless both connections reached one server, in one run of it."""
     if control.system_identifier != stream.system_identifier or (
         control.timeline is not None and control.timeline != stream.timeline
     ):
         raise OtherServer(
             f"the control connection reached another server ({control}) than the stream ({stream})",
             next="nothing to do while a failover is under way; else name one host in --dsn",
+        )
+    if control.started != stream.started:
+        raise OtherServer(
+            f"PostgreSQL at {stream.place} was restarted between two connections",
+            next="nothing to do: the relay connects again by itself",
         )
 
 

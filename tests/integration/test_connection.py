@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import psycopg
@@ -188,6 +188,8 @@ def test_both_connections_say_which_server_answers(postgres_version: Postgres, d
     assert control.timeline == 1
     assert not control.in_recovery
     server.require_same(control, stream)
+    with pytest.raises(PostgresUnavailable, match="was restarted between two connections"):
+        server.require_same(replace(control, started="1.5"), stream)
 
 
 def test_F26_the_control_connection_goes_where_the_stream_went(  # noqa: N802 - the failure's own name

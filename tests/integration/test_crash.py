@@ -2,7 +2,7 @@
 
 What it may send again is what the broker took in the last moments before the death: confirmations reach PostgreSQL
 once a second. Inside one process nothing is sent again at all, however often the session breaks, for the process
-remembers what the broker has confirmed.
+remembers what the broker has confirmed, for as long as the server runs.
 """
 
 from __future__ import annotations

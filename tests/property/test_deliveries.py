@@ -293,6 +293,16 @@ def test_the_memory_of_a_topic_ends_when_its_partitions_change() -> None:
     assert deliveries.until == 90
 
 
+def test_a_run_of_the_server_that_is_over_leaves_the_memory_of_what_a_witness_row_covers() -> None:
+    deliveries = Deliveries()
+    for number, place in enumerate([(90, 7), (100, 0), (140, 2)]):
+        deliveries.settle("orders", number, place)
+    deliveries.forget_beyond(100)
+    assert [deliveries.place("orders", number, 3) for number in range(3)] == [(90, 7), (100, -1), (100, -1)]
+    deliveries.forget_beyond(0)
+    assert deliveries.until == 0
+
+
 def test_all_memory_ends_when_the_stream_may_differ() -> None:
     deliveries = Deliveries()
     deliveries.place("orders", 0, 2)

@@ -75,7 +75,7 @@ class Stage:
             stream=stream,
             close=self._ends("control connection"),
             control=SimpleNamespace(run=nothing),
-            server=SimpleNamespace(system_identifier="1", timeline=1, version=180000),
+            server=SimpleNamespace(system_identifier="1", timeline=1, version=180000, started="1.5"),
             position=LSN(0),
             ours=nothing,
             was_set_back=lambda _delivered: False,

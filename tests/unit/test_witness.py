@@ -14,7 +14,9 @@ from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Witness, judge
 
 IDENTITY = Identity(Row(1, "10"), (("public.outbox", Member(2, 3, frozenset({Row(4, "11")}))),))
-SERVER = Server(version=180001, system_identifier="77", timeline=1, in_recovery=False, place="h:5432")
+SERVER = Server(
+    version=180001, system_identifier="77", timeline=1, in_recovery=False, place="h:5432", started="1.5"
+)
 WITNESS = Witness("s", "77", 1, LSN.parse("0/500"), str(IDENTITY))
 INCIDENT = Incident(
     IncidentKind.MADE_AGAIN,
