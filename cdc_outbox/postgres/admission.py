@@ -19,7 +19,7 @@ from cdc_outbox.postgres import publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
-from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.remedy import accept_gap
 from cdc_outbox.postgres.stream import ReplicationStream
 from cdc_outbox.postgres.witness import Absent, Witness
 
@@ -190,8 +190,7 @@ class Admission:
         raise PublicationReplaced(
             f"publication {name} was made or altered after the slot {found.name}: rows that were inserted in"
             " between are skipped",
-            next=f"{recover(found.name)}; or go on without such rows:"
-            f" cdc-outbox start --slot {found.name} --accept-gap",
+            next=f"{accept_gap(found.name)}, which goes on without such rows",
         )
 
     def _notice(self, what: str) -> None:

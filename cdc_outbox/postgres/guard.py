@@ -30,7 +30,7 @@ from cdc_outbox.postgres import publication as publications
 from cdc_outbox.postgres import synchronous
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, PublicationState
-from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.remedy import accept_gap, recover
 from cdc_outbox.postgres.server import timeline_of
 from cdc_outbox.postgres.witness import Incident, IncidentKind, Witness
 
@@ -152,7 +152,7 @@ class Finding:
 
     def wrong(self, slot: str) -> PublicationWrong:
         """The problem as an error, its remedy for this slot."""
-        return PublicationWrong(self.problem or "", next=self.next.replace(recover(), recover(slot)))
+        return PublicationWrong(self.problem or "", next=self.next.replace(accept_gap(), accept_gap(slot)))
 
 
 class PublicationWatch:
@@ -189,7 +189,7 @@ class PublicationWatch:
         if barring:
             raise PublicationReplaced(
                 f"{'; '.join(barring)}: events of that time may be missing",
-                next=f"cdc-outbox start --slot {slot} --accept-gap, after a look at what may be missing",
+                next=f"{accept_gap(slot)}, after a look at what may be missing",
             )
 
     def accept(self) -> None:

@@ -25,7 +25,7 @@ from cdc_outbox.errors import CdcOutboxError, PublicationWrong
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.remedy import accept_gap
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -231,6 +231,7 @@ def read_look(
         problem = problem or _problem(
             publication,
             table,
+            tables,
             exists=oid is not None,
             inserts=bool(inserts),
             everything=bool(everything),
@@ -278,6 +279,7 @@ async def consistent(
 def _problem(
     publication: str,
     table: TableName,
+    tables: Sequence[TableName],
     *,
     exists: bool,
     inserts: bool,
@@ -296,11 +298,6 @@ def _problem(
         f"begin; alter publication {name} drop table {table};"
         f" alter publication {name} add table {table}; commit;"
     )
-    create = (
-        f"create publication {name} for table {table}"
-        " with (publish = 'insert', publish_via_partition_root = true);"
-        f" then {recover()}; for the slot skips every row that came meanwhile"
-    )
     if kind is None:
         return (
             f"table {table} does not exist",
@@ -309,7 +306,7 @@ def _problem(
     if kind not in ("r", "p"):
         return f"{table} is not a table", f"name the outbox table with --table (now: {table})"
     if not exists:
-        return f"publication {name} does not exist", create
+        return f"publication {name} does not exist", missing(publication, tables)
     if unlogged:
         return (
             f"table {table} is unlogged or temporary, and such tables are not replicated",
@@ -343,6 +340,19 @@ def _problem(
             )
         return f"publication {name} lacks table {table}", f"alter publication {name} add table {table};"
     return None
+
+
+def missing(publication: str, tables: Sequence[TableName], slot: str | None = None) -> str:
+    """The next step where the publication is gone and the slot isn't: what loses the least.
+
+    All that was written before is still behind the slot, and is delivered. Rows of the time between are skipped; up
+    to 17 the server stops at the first change of that time, and only then delivery has to begin anew.
+    """
+    create = (
+        f"create publication {quote(publication)} for table {', '.join(map(str, tables))}"
+        " with (publish = 'insert', publish_via_partition_root = true);"
+    )
+    return f"{create} then {accept_gap(slot)}, which delivers what came before; rows that came meanwhile are skipped"
 
 
 def compare(before: Identity, now: Identity) -> Change:

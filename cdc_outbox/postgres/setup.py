@@ -255,8 +255,8 @@ class _Init:
             if await slot.inspect(self.owner, self.name) is not None:
                 raise PublicationWrong(
                     f'the publication {quote(name)} does not exist, but the slot "{self.name}" does: '
-                    "it would stop at, or skip, what was written before the publication",
-                    next=self.anew(),
+                    "what is written without it is skipped",
+                    next=publication.missing(name, self.settings.outbox.tables, self.name),
                 )
             await self.make("publication", name, statements)
             return

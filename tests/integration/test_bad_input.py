@@ -217,6 +217,7 @@ def test_no_publication(ready: Start) -> None:
     error, remedy = ready.refused(code=78)
     assert "publication outbox_pub" in error
     assert "create publication outbox_pub for table public.outbox" in remedy
+    assert f"then cdc-outbox start --slot {ready.slot} --accept-gap, which " in remedy
 
 
 def test_a_publication_without_the_table(ready: Start) -> None:

@@ -190,6 +190,30 @@ def test_F11_a_dropped_publication(postgres_version: Postgres, scene: Scene) -> 
     all_but(hidden, writer, consumer)
 
 
+def test_F11_the_remedy_for_a_dropped_publication_loses_only_the_time_without_it(  # noqa: N802
+    postgres_version: Postgres, scene: Scene
+) -> None:
+    """Up to 17 decoding ends there, but not before all that came earlier is delivered."""
+    scene.init()
+    writer, consumer = scene.writer(), scene.consumer()
+    writer.write(20)
+    scene.sql(DROP)
+    hidden = writer.write(10)
+    _, remedy = refused(scene)
+    create, _, rest = remedy.partition(" then ")
+    scene.sql(SQL(create))
+    program, command, option, slot, *flags = shlex.split(rest.partition(",")[0])
+    assert (program, command, option, slot) == ("cdc-outbox", "start", "--slot", scene.slot)
+    if postgres_version.major >= 18:
+        writer.write(20)
+        scene.relay(*flags)
+    else:
+        error, remedy = refused(scene, *flags)
+        assert "42704" in error
+        assert f"recover: cdc-outbox drop --slot {scene.slot}" in remedy
+    all_but(hidden, writer, consumer)
+
+
 def test_F11_made_again_between_two_checks(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
     scene.init()
     relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()

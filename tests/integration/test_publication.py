@@ -107,7 +107,7 @@ def test_what_hides_rows_is_named_and_mended_as_printed(
     state = publications.look()
     assert state.problem is not None
     assert state.problem.startswith(problem)
-    remedy = state.next.partition(" then recover")[0]
+    remedy = state.next.partition(" then cdc-outbox start")[0]
     publications.sql(*(statement for statement in remedy.split("; ") if statement))
     assert publications.look().problem is None
 
@@ -128,7 +128,7 @@ def test_odd_names_come_quoted_in_remedies(publications: Publications) -> None:
         state = publications.look(table, name="Pub; --")
         if state.problem is None:
             break
-        publications.sql(state.next.partition(" then recover")[0])
+        publications.sql(state.next.partition(" then cdc-outbox start")[0])
     assert state.problem is None
 
 
