@@ -33,6 +33,7 @@ from cdc_outbox.settings.kind import (
     Values,
 )
 from cdc_outbox.settings.model import ROLES
+from cdc_outbox.settings.signal import SignalEntries
 
 PREFIX: Final = "CDC_OUTBOX_"
 
@@ -74,12 +75,6 @@ def parameter(flag: str) -> str:
 
 def _role(name: str) -> str:
     return name.strip().lower()
-
-
-def _signal(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII):
-        raise ValueError(f"{name!r} is not a signal's name: lower-case letters, digits and _")
-    return name
 
 
 def _name(name: str) -> str:
@@ -332,14 +327,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "health.warning",
-        Entries(Plain("50%"), "retained_bytes=1GiB", "SIGNAL=VALUE", normal=_signal, spelled=str.lower),
+        SignalEntries("retained=50%"),
         "From which value on a signal is a warning. Repeatable.",
         flag="--warning",
         repeated=True,
     ),
     Setting(
         "health.critical",
-        Entries(Plain("75%"), "retained_bytes=5GiB", "SIGNAL=VALUE", normal=_signal, spelled=str.lower),
+        SignalEntries("retained=75%"),
         "From which value on a signal is critical. Repeatable.",
         flag="--critical",
         repeated=True,

@@ -216,7 +216,7 @@ class TestMalformed:
         ("column", ("payload",), "--column is 'payload': it is not of the form ROLE=NAME"),
         ("column", ("pyaload=a",), "--column: unknown name 'pyaload'"),
         ("header", ("=a",), "the name is empty"),
-        ("warning", ("Bad-Signal=1",), "is not a signal's name"),
+        ("warning", ("Bad-Signal=1",), "unknown name 'Bad-Signal'"),
         ("kafka", ("batch.size=many",), "--kafka batch.size is 'many': it must be a whole number"),
         ("kafka", ("security.protcol=SSL",), "--kafka: unknown name 'security.protcol'"),
         ("kafka", ("sasl.oauthbearer.token.provider=x",), "module:callable"),
