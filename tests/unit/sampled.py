@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
@@ -22,9 +22,18 @@ from cdc_outbox.watch.sampler import Sampler
 from cdc_outbox.watch.token import Token
 
 MIB = 1 << 20
+Record = TypeVar("Record")
+
+
+def record(kind: type[Record], **known: Any) -> Record:
+    """A record of which the rest is None."""
+    return kind(**(dict.fromkeys(each.name for each in fields(cast(Any, kind))) | known))
+
+
 AT = datetime(2026, 5, 4, 10, 0, 0, tzinfo=UTC)
 
-SLOT = Slot(
+SLOT = record(
+    Slot,
     name="outbox_slot",
     plugin="pgoutput",
     slot_type="logical",
@@ -39,14 +48,12 @@ SLOT = Slot(
     wal_status="reserved",
     safe_wal_size=60 * MIB,
     two_phase=False,
-    conflicting=None,
-    inactive_since=None,
-    invalidation_reason=None,
     failover=False,
     synced=False,
 )
 
-SAMPLE = Sample(
+SAMPLE = record(
+    Sample,
     name="outbox_slot",
     at=AT,
     version=180000,
@@ -57,37 +64,23 @@ SAMPLE = Sample(
     current_lsn=LSN(0x1400000),
     insert_lsn=LSN(0x1400000),
     slot=SLOT,
-    pending=None,
     others=(),
-    xmin_age=None,
     catalog_xmin_age=3,
     limits=Limits(slot_keep=64 * MIB, wal_keep=0, max_wal=1024 * MIB, segment=16 * MIB),
     synchronous_standby_names="",
     synchronized_standby_slots="",
-    holder=None,
-    spill=None,
     publication=PublicationState("outbox_pub", None, "", None, LSN(0x1400000)),
     publishes=("insert",),
     tables=(TableName("public", "outbox"),),
-    oldest=None,
-    oldest_prepared=None,
-    witness=None,
-    wal_bytes=None,
     sees_sessions=False,
     may_read_witness=False,
     may_list_wal=False,
 )
 
-FORECAST = Forecast(
-    rates=None,
+FORECAST = record(
+    Forecast,
     loss=Outlook.UNKNOWN,
-    seconds_to_loss=None,
     caught_up=Outlook.UNKNOWN,
-    seconds_to_caught_up=None,
-    basis=None,
-    left=None,
-    confirmed_at=None,
-    inactive_at=None,
     began=AT,
 )
 
@@ -101,15 +94,8 @@ def sample(**changes: Any) -> Sample:
 
 
 def health(status: Level = Level.OK, summary: str = "all is well", **changes: Any) -> Health:
-    known: dict[str, Any] = {
-        "checks": (),
-        "next": None,
-        "culprit": None,
-        "sample": None,
-        "forecast": None,
-        "delivery": Delivery(),
-    }
-    return Health("outbox_slot", status, summary, **(known | changes))
+    known: dict[str, Any] = {"slot": "outbox_slot", "checks": (), "delivery": Delivery()}
+    return record(Health, status=status, summary=summary, **(known | changes))
 
 
 class Watched:

@@ -20,7 +20,7 @@ from cdc_outbox.tally import TOPICS
 from cdc_outbox.watch import exposition
 from cdc_outbox.watch.forecast import Basis, Outlook
 from cdc_outbox.watch.sample import Spill, Transaction
-from tests.unit.sampled import AT, FORECAST, MIB, Watched, sample, slot
+from tests.unit.sampled import AT, FORECAST, MIB, Watched, record, sample, slot
 
 ALWAYS = {
     "build_info": "gauge",
@@ -58,17 +58,7 @@ BY_SAMPLE = {
     "oldest_transaction_age_seconds": "gauge",
 }
 
-OPEN = Transaction(
-    pid=7,
-    gid=None,
-    user="app",
-    application=None,
-    database="app",
-    began=AT - timedelta(seconds=90),
-    query_began=None,
-    state=None,
-    xid_age=4,
-)
+OPEN = record(Transaction, pid=7, user="app", database="app", began=AT - timedelta(seconds=90), xid_age=4)
 
 
 class Scraped:

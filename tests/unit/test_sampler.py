@@ -1,0 +1,169 @@
+"""The sampler beside a relay: it samples while there is a connection, ages without, and ends nothing when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.settings import load
+from cdc_outbox.state import State, Status
+from cdc_outbox.watch import sample as samples
+from cdc_outbox.watch import sampler as module
+from cdc_outbox.watch.forecast import Course
+from cdc_outbox.watch.health import Check, Health, Level
+from cdc_outbox.watch.sample import Sample
+from cdc_outbox.watch.sampler import Sampler
+from cdc_outbox.watch.thresholds import Thresholds
+from tests.unit.sampled import FORECAST, health, sample
+
+SETTINGS = load("start", {}, {}, Path("/nonexistent"))
+
+
+class Played:
+    """A sampler whose server answers what `answer` does, and whose judge says `judged`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "EVERY", 0.01)
+        monkeypatch.setattr(module, "SOON", 0.01)
+        monkeypatch.setattr(Thresholds, "of", classmethod(lambda _cls, _settings: None))
+        monkeypatch.setattr(Course, "add", lambda _self, _sample: FORECAST)
+        monkeypatch.setattr(samples, "take", self._take)
+        monkeypatch.setattr(module, "judge", lambda *_: self.judged)
+        monkeypatch.setattr(module, "unreachable", self._unreachable)
+        self.answer: Callable[[], Sample] = sample
+        self.judged: Health = health()
+        self.asked = 0
+        self.status = Status("outbox_slot")
+        self.sampler = Sampler(SETTINGS, self.status)
+
+    async def _take(self, *_: object, **__: object) -> Sample:
+        self.asked += 1
+        return self.answer()
+
+    def _unreachable(self, slot: str, error: CdcOutboxError, *, last: Sample | None) -> Health:
+        assert slot == "outbox_slot"
+        return health(Level.CRITICAL, f"{error} ({error.next})", sample=last)
+
+    def connect(self) -> None:
+        class Control:
+            async def run(self, query: Callable[[object], Coroutine[Any, Any, Sample]]) -> Sample:
+                return await query(None)
+
+        class Admission:
+            control = Control()
+
+        self.status.connect(cast(Any, Admission()))
+
+    def run(self, until: Callable[[], object]) -> None:
+        async def watch() -> None:
+            running = asyncio.create_task(self.sampler.run())
+            async with asyncio.timeout(20):
+                while not until():
+                    assert not running.done()
+                    await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait({running})
+
+        asyncio.run(watch())
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    return Played(monkeypatch)
+
+
+def age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the last sample, or the beginning, be long ago."""
+    monkeypatch.setattr(module, "FRESH", 0.0)
+
+
+def test_with_a_connection_it_samples_again_and_again(played: Played) -> None:
+    played.connect()
+    played.run(lambda: played.asked > 3)
+    assert played.sampler.fresh is not None
+    assert played.sampler.forecast is FORECAST
+    assert played.sampler.health is played.judged
+
+
+def test_without_a_connection_it_waits_and_says_after_a_while_that_it_could_not_ask(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.status.change(State.CONNECTING, "nothing listens at db:5432")
+    played.status.trouble(PostgresUnavailable("nothing listens at db:5432", next="start it"))
+    first = played.sampler.health
+    assert first is None, "the first sample may be on its way"
+    age(monkeypatch)
+    said = played.sampler.health
+    assert said is not None
+    assert said.status is Level.CRITICAL
+    assert "nothing listens at db:5432" in said.summary
+    assert "start it" in said.summary
+    assert played.asked == 0
+
+
+def test_a_sample_that_has_aged_tells_nothing_of_now(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    played.connect()
+    played.run(lambda: played.sampler.fresh)
+    played.status.leave()
+    age(monkeypatch)
+    assert played.sampler.fresh is None
+    said = played.sampler.health
+    assert said is not None
+    assert (said.status, said.sample) == (Level.CRITICAL, sample())
+
+
+def test_a_session_that_ends_under_it_is_no_news(played: Played, caplog: pytest.LogCaptureFixture) -> None:
+    def gone() -> Sample:
+        raise PostgresUnavailable("the control connection was lost", next="wait")
+
+    played.connect()
+    played.answer = gone
+    played.run(lambda: played.asked > 3)
+    assert not caplog.records
+    played.answer = sample
+    played.run(lambda: played.sampler.fresh)
+
+
+def test_a_fault_of_its_own_is_one_line_and_no_end(played: Played, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Sample:
+        raise ZeroDivisionError("broken")
+
+    played.connect()
+    played.answer = broken
+    played.run(lambda: played.asked > 3)
+    assert [record.getMessage() for record in caplog.records] == ["the slot watch failed"]
+    played.answer = sample
+    played.run(lambda: played.sampler.fresh)
+
+
+def test_a_crossing_is_a_line_with_value_and_remedy(played: Played, caplog: pytest.LogCaptureFixture) -> None:
+    def retained(status: Level, value: float, remedy: str | None) -> Health:
+        return health(status, checks=(Check("retained", status, value, 0.5, 0.75, "kept", remedy),))
+
+    played.connect()
+    with caplog.at_level(logging.INFO, "cdc_outbox"):
+        for judged in (
+            retained(Level.OK, 0.1, None),
+            retained(Level.WARNING, 0.6, "look"),
+            retained(Level.CRITICAL, 0.8, "act"),
+            retained(Level.OK, 0.1, None),
+        ):
+            played.judged = judged
+            seen = played.asked
+            played.run(lambda seen=seen: played.asked > seen + 4)  # type: ignore[misc]
+    lines = [(each.levelname, each.getMessage(), each.__dict__["fields"]) for each in caplog.records]
+    told = [
+        (level, text, fields["value"], fields["threshold"], fields["next"]) for level, text, fields in lines
+    ]
+    assert told == [
+        ("WARNING", "threshold crossed", 0.6, 0.5, "look"),
+        ("ERROR", "threshold crossed", 0.8, 0.75, "act"),
+        ("INFO", "threshold left", 0.1, 0.5, None),
+    ]
+    assert {fields["signal"] for _, _, fields in lines} == {"retained"}
