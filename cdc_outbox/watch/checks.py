@@ -1,16 +1,39 @@
-"""From a sample to a judgement: every signal against its thresholds, the culprit, and one next step. Pure."""
+"""From a sample to a judgement: every signal against its thresholds, the culprit, and one next step. Pure.
+
+Two lags are kept apart. What is unconfirmed is delivery: the relay, Kafka, or nobody. What is kept beyond that is disk:
+somebody's open transaction or another slot, which is named and not blamed on the relay.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
-from cdc_outbox.watch.health import Delivery, Health
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.postgres import slot as slots
+from cdc_outbox.postgres import synchronous
+from cdc_outbox.postgres import witness as witnesses
+from cdc_outbox.postgres.remedy import accept_gap, recover
+from cdc_outbox.postgres.server import Server
+from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.watch import words
+from cdc_outbox.watch.forecast import NOISE, Basis, Outlook, keeps_up
+from cdc_outbox.watch.health import Check, Culprit, Delivery, Health, Level, worst
+from cdc_outbox.watch.thresholds import Threshold, Thresholds
 
 if TYPE_CHECKING:
-    from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.watch.forecast import Forecast
-    from cdc_outbox.watch.sample import Sample
-    from cdc_outbox.watch.thresholds import Thresholds
+    from cdc_outbox.watch.sample import Sample, Transaction
+
+APPLICATION: Final = "cdc-outbox/"
+"""How the application_name of each of our walsenders begins."""
+
+WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
+
+_GRANT: Final = "grant pg_read_all_stats to the relay's role, and its age is shown"
 
 
 def judge(
@@ -28,12 +51,569 @@ def judge(
     that holds pg_wal. `named`: the publication has to be there, for we stream or a person named it; else one that is
     missing is unknown for a slot that some other tool seems to own.
     """
-    raise NotImplementedError
+    return _Judgement(sample, forecast, thresholds, delivery or Delivery(), volume, named).health()
 
 
 def unreachable(slot: str, error: CdcOutboxError, *, last: Sample | None = None) -> Health:
     """The health where the server could not be asked: critical, or unknown where it refuses to answer us.
 
-    `last` is the last sample that there was, for its evidence; its age is told.
+    `last` is the last sample that there was: what was known then is not told as if it were known now, but for the
+    slot's place.
     """
-    raise NotImplementedError
+    status = Level.CRITICAL if isinstance(error, PostgresUnavailable) else Level.UNKNOWN
+    summary = str(error)
+    if last is not None:
+        summary = f"{summary}; last seen {words.moment(last.at, last.at)}"
+    check = Check("server", status, None, None, None, str(error), error.next)
+    return Health(slot, status, summary, (check,), error.next, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    sample: Sample
+    forecast: Forecast
+    thresholds: Thresholds
+    delivery: Delivery
+    volume: int | None
+    named: bool
+
+    def health(self) -> Health:
+        sample = self.sample
+        found = self._slot_check()
+        checks = [found]
+        if sample.kept is not None and sample.kept.here and sample.kept.slot_type == "logical":
+            checks += self._of_the_slot()
+        culprit = self._culprit()
+        status = worst([each.status for each in checks if each.counts or each.status is not Level.UNKNOWN])
+        remedies = [each.next for each in checks if each.status is status and each.next is not None]
+        return Health(
+            slot=sample.name,
+            status=status,
+            summary=self._summary(checks, culprit),
+            checks=tuple(checks),
+            next=remedies[0] if remedies and status is not Level.OK else None,
+            culprit=culprit,
+            sample=sample,
+            forecast=self.forecast,
+            delivery=self.delivery,
+            inactive_seconds=self._inactive()[0],
+            incidents=sample.witness.incidents if isinstance(sample.witness, Witness) else (),
+            foreign_publication=self._foreign_publication,
+            advice=self._advice(),
+            volume=self.volume,
+        )
+
+    def _of_the_slot(self) -> Iterator[Check]:
+        """In the order of causes: the first bad one of a kind has the next step."""
+        yield self._synchronous()
+        yield self._publication()
+        yield from self._incidents()
+        yield self._position()
+        yield self._inactive_check()
+        yield self._standbys()
+        yield self._oldest()
+        yield self._stalled()
+        yield self._wal_status()
+        yield self._retained()
+        yield self._time_to_loss()
+        yield self._catalog_xmin()
+
+    # What the slot is.
+
+    @property
+    def _kept(self) -> Slot:
+        kept = self.sample.kept
+        assert kept is not None  # noqa: S101 - only asked for where there is one
+        return kept
+
+    @property
+    def _ours(self) -> bool:
+        """Whether the slot is surely this project's: it has a witness row, or its reader bears our name."""
+        holder = self.sample.holder
+        return isinstance(self.sample.witness, Witness) or (
+            holder is not None and (holder.application or "").startswith(APPLICATION)
+        )
+
+    @property
+    def _foreign_publication(self) -> bool:
+        state = self.sample.publication
+        missing = state.identity is None and not self.sample.publishes
+        return missing and not self.named and not self._ours
+
+    def _slot_check(self) -> Check:
+        sample, slot = self.sample, self.sample.slot
+        try:
+            if slot is None and isinstance(sample.witness, Witness) and sample.pending is None:
+                error: CdcOutboxError | None = witnesses.judge(
+                    sample.name, sample.witness, None, self._server()
+                ).error
+            else:
+                slots.require(slot, sample.name, pending=sample.pending)
+                error = None
+        except CdcOutboxError as found:
+            error = found
+        if error is None:
+            return Check("slot", Level.OK, None, None, None, "the slot is there and usable")
+        message = str(error)
+        names = sorted(each.name for each in sample.others if each.here and not each.temporary)
+        if slot is None and sample.pending is None and names:
+            message = f"{message}; this database has: {', '.join(names)}"
+        return Check("slot", Level.CRITICAL, None, None, None, message, error.next)
+
+    def _server(self) -> Server:
+        sample = self.sample
+        return Server(sample.version, sample.system_identifier, sample.timeline, sample.in_recovery, "", "")
+
+    # What bars delivery whatever the figures are.
+
+    def _synchronous(self) -> Check:
+        sample, name = self.sample, "synchronous_standby"
+        holder = sample.holder
+        application = (holder.application if holder is not None else None) or APPLICATION + sample.name
+        try:
+            synchronous.require_none(sample.synchronous_standby_names, application)
+        except CdcOutboxError as error:
+            return _bad(name, str(error), error.next)
+        return _good(name, "the reader of the slot is no synchronous standby")
+
+    def _publication(self) -> Check:
+        state = self.sample.publication
+        if self._foreign_publication:
+            return Check(
+                "publication",
+                Level.UNKNOWN,
+                None,
+                None,
+                None,
+                f"publication {state.name} does not exist, and it isn't known which one this slot's reader uses",
+                "name it with --publication, and its tables with --table",
+                counts=False,
+            )
+        if state.problem is not None:
+            remedy = state.next.replace(recover(), recover(self.sample.name))
+            remedy = remedy.replace(accept_gap(), accept_gap(self.sample.name))
+            return _bad("publication", state.problem, remedy)
+        return _good("publication", f"publication {state.name} hides no row")
+
+    def _incidents(self) -> Iterator[Check]:
+        witness = self.sample.witness
+        if not isinstance(witness, Witness):
+            return
+        told = self.sample.publication.problem is not None
+        happened = [each for each in witness.incidents if not (told and each.kind.lasts)]
+        if not happened:
+            yield _good("incidents", "nothing happened to the publication that a person has to know of")
+            return
+        name = self.sample.name
+        accept = f"cdc-outbox health --slot {name} --accept, after a look at what may be missing"
+        if any(each.kind.bars for each in happened):
+            accept = f"{accept_gap(name)}, after a look at what may be missing"
+        yield _bad("incidents", "; ".join(each.message for each in happened), accept)
+
+    def _position(self) -> Check:
+        """Whether another hand moved the slot.
+
+        A slot is read as it is now and the row as it was when the query began, so that the slot of the sample before
+        is compared with the row of this one.
+        """
+        sample, name = self.sample, "position"
+        slot, confirmed = self._kept, self._kept.confirmed_flush_lsn
+        if confirmed is not None and sample.insert_lsn is not None and confirmed > sample.insert_lsn:
+            return _bad(
+                name,
+                f"the slot stands at {confirmed}, beyond the end of the server's WAL, {sample.insert_lsn}:"
+                " events between will be skipped",
+                recover(sample.name),
+            )
+        if not isinstance(sample.witness, Witness) or sample.in_recovery or sample.slot is None:
+            return Check(name, Level.UNKNOWN, None, None, None, "there is no witness of what was delivered")
+        before = self.forecast.confirmed_before
+        compared = min(confirmed, before) if confirmed is not None and before is not None else None
+        verdict = witnesses.judge(
+            sample.name, sample.witness, replace(slot, confirmed_flush_lsn=compared), self._server()
+        )
+        if verdict.error is not None:
+            return _bad(name, str(verdict.error), verdict.error.next)
+        return _good(name, f"everything up to {sample.witness.position} was delivered")
+
+    def _standbys(self) -> Check:
+        """A failover slot sends nothing that the standbys of synchronized_standby_slots don't have yet."""
+        name = "standbys"
+        wanted = synchronous.names(self.sample.synchronized_standby_slots)
+        if not wanted or not self._kept.failover:
+            return _good(name, "delivery waits for no standby")
+        there = {each.name: each for each in self.sample.others}
+        away = [each for each in wanted if each not in there or not there[each].active]
+        if not away:
+            return _good(name, f"the standbys that delivery waits for are there: {', '.join(wanted)}")
+        return Check(
+            name,
+            Level.WARNING,
+            ", ".join(away),
+            None,
+            None,
+            f"delivery waits for {', '.join(away)} of synchronized_standby_slots, and nobody streams from there",
+            "bring that standby back, or take it out: alter system set synchronized_standby_slots = '…';"
+            " select pg_reload_conf();",
+        )
+
+    # Delivery.
+
+    def _inactive(self) -> tuple[float | None, str]:
+        """For how many seconds nobody has read from the slot, and whether that is exact, at most or at least."""
+        sample, slot = self.sample, self.sample.kept
+        if slot is None or slot.active:
+            return None, ""
+        if slot.inactive_since is not None:
+            return self._since(slot.inactive_since), ""
+        if isinstance(sample.witness, Witness) and sample.witness.updated_at is not None:
+            return self._since(sample.witness.updated_at), "at most "
+        seen = self.forecast.inactive_at
+        if seen is not None and seen < sample.at:
+            return self._since(seen), "at least "
+        return None, ""
+
+    def _since(self, at: datetime) -> float:
+        return max(0.0, (self.sample.at - at).total_seconds())
+
+    def _inactive_check(self) -> Check:
+        slot, threshold = self._kept, self.thresholds.inactive
+        if slot.active:
+            return _good("inactive", "somebody reads from the slot", threshold)
+        if self.sample.in_recovery:
+            return _good("inactive", "nobody reads from a slot on a standby", threshold)
+        seconds, how = self._inactive()
+        start = f"cdc-outbox start --slot {self.sample.name}"
+        if not self._ours and not self.named:
+            start += ", or the tool that reads from this slot"
+        if self.sample.slot is None:
+            start = f"cdc-outbox init --slot {self.sample.name}"
+        if seconds is None:
+            message = (
+                f"inactive, and PostgreSQL {self.sample.version // 10000} doesn't tell since when:"
+                " there is no witness row either"
+            )
+            return Check(
+                "inactive", Level.UNKNOWN, None, threshold.warning, threshold.critical, message, start
+            )
+        status = _above(seconds, threshold)
+        if how == "at least " and status is Level.OK:
+            status = Level.UNKNOWN
+        message = f"inactive for {how}{words.duration(seconds)}"
+        return Check("inactive", status, seconds, threshold.warning, threshold.critical, message, start)
+
+    def _oldest(self) -> Check:
+        seconds, threshold = (
+            self.delivery.oldest_unacknowledged_seconds,
+            self.thresholds.oldest_unacknowledged,
+        )
+        name = "oldest_unacknowledged"
+        if seconds is None:
+            message = "not known: the relay's /status is not reachable from here"
+            return Check(
+                name, Level.UNKNOWN, None, threshold.warning, threshold.critical, message, counts=False
+            )
+        message = f"the oldest commit without an acknowledgement is {words.duration(seconds)} old"
+        return self._measured(name, seconds, threshold, message, self._delivery_next())
+
+    def _stalled(self) -> Check:
+        """Whether what waits has waited without any acknowledgement."""
+        threshold, unconfirmed = self.thresholds.stalled, self.sample.unconfirmed
+        rates = self.forecast.rates
+        if unconfirmed is None or unconfirmed <= NOISE:
+            return self._measured("stalled", 0.0, threshold, "no more than 1 MiB is not confirmed", None)
+        witness = self.sample.witness
+        known = [self.delivery.last_acknowledged_at, self.forecast.confirmed_at]
+        known += [witness.updated_at] if isinstance(witness, Witness) else []
+        times = [each for each in known if each is not None]
+        seconds = self._since(max(times) if times else self.forecast.began)
+        if rates is not None and rates.wal > 0:
+            # What waits is no older than the time in which so much WAL was written.
+            seconds = min(seconds, unconfirmed / rates.wal) if keeps_up(self.sample, rates) else seconds
+        message = (
+            f"{words.size(unconfirmed)} not confirmed, and no acknowledgement for {words.duration(seconds)}"
+        )
+        check = self._measured("stalled", seconds, threshold, message, self._delivery_next())
+        if not times and check.status is Level.OK and not (rates and keeps_up(self.sample, rates)):
+            return replace(check, status=Level.UNKNOWN, value=None, counts=False)
+        return check
+
+    def _delivery_next(self) -> str:
+        name = self.sample.name
+        if not self._kept.active:
+            return f"cdc-outbox start --slot {name}"
+        return f"see what the relay says at /status and in its log, and what comes next: cdc-outbox peek --slot {name}"
+
+    # Disk.
+
+    def _wal_status(self) -> Check:
+        threshold, status = self.thresholds.wal_status, self._kept.wal_status
+        if status is None:
+            return Check(
+                "wal_status",
+                Level.UNKNOWN,
+                None,
+                threshold.warning,
+                threshold.critical,
+                "not known",
+                counts=False,
+            )
+        level = _above(
+            WAL_STATUSES.index(status), Threshold(_rank(threshold.warning), _rank(threshold.critical))
+        )
+        return Check(
+            "wal_status",
+            level,
+            status,
+            threshold.warning,
+            threshold.critical,
+            f"wal_status is {status}",
+            self._disk_next(),
+        )
+
+    def _retained(self) -> Check:
+        sample, retained = self.sample, self.sample.retained
+        if sample.limit is not None:
+            name, threshold, whole = "retained", self.thresholds.retained, sample.limit
+        elif self.volume is not None:
+            name, threshold, whole = "retained_volume", self.thresholds.retained_volume, self.volume
+        else:
+            name, threshold, whole = "retained_bytes", self.thresholds.retained_bytes, None
+        if retained is None:
+            return Check(
+                name, Level.UNKNOWN, None, threshold.warning, threshold.critical, "not known", counts=False
+            )
+        value = retained if whole is None else retained / whole
+        return self._measured(name, value, threshold, self._kept_words(), self._disk_next())
+
+    def _kept_words(self) -> str:
+        sample, retained = self.sample, self.sample.retained
+        if retained is None:
+            return "WAL kept: not known"
+        if sample.limit is not None:
+            of = f" of {words.size(sample.limit)} ({words.share(retained / sample.limit)})"
+        elif self.volume is not None:
+            of = f", no limit, on a volume of {words.size(self.volume)} ({words.share(retained / self.volume)})"
+        else:
+            of = ", no limit"
+        return f"WAL kept {words.size(retained)}{of}"
+
+    def _time_to_loss(self) -> Check:
+        threshold, forecast = self.thresholds.time_to_loss, self.forecast
+        if forecast.loss is Outlook.UNKNOWN:
+            message = "not known: two samples are needed"
+            if forecast.basis is None:
+                message = (
+                    "not known: there is no max_slot_wal_keep_size, and PostgreSQL doesn't know the size of"
+                    " its volume; say it with --wal-volume-size"
+                )
+            return Check(
+                "time_to_loss",
+                Level.UNKNOWN,
+                None,
+                threshold.warning,
+                threshold.critical,
+                message,
+                counts=False,
+            )
+        seconds = forecast.seconds_to_loss
+        level = Level.OK
+        if seconds is not None:
+            level = _above(-seconds, Threshold(_negative(threshold.warning), _negative(threshold.critical)))
+        return Check(
+            "time_to_loss",
+            level,
+            seconds,
+            threshold.warning,
+            threshold.critical,
+            self._loss_words(),
+            self._disk_next(),
+        )
+
+    def _loss_words(self) -> str:
+        forecast = self.forecast
+        what = "lost" if forecast.basis in (None, Basis.LIMIT) else "the volume full"
+        if forecast.loss is Outlook.NOW:
+            return "lost" if self._kept.lost else f"{what} at any moment"
+        if forecast.loss is Outlook.NEVER:
+            return f"never {what} at this rate"
+        assert forecast.rates is not None  # noqa: S101 - there is no time without a rate
+        seconds = forecast.seconds_to_loss or 0.0
+        return f"{what} in about {words.duration(seconds)} at {words.rate(forecast.rates.wal)}"
+
+    def _disk_next(self) -> str:
+        """The step that lets WAL go, by who keeps it."""
+        culprit, name = self._culprit(), self.sample.name
+        if culprit is not None and culprit.kind != "slot":
+            return culprit.next
+        if self._kept.lost:
+            return recover(name)
+        if self.sample.slot is None:
+            return f"cdc-outbox init --slot {name}"
+        return self._delivery_next()
+
+    def _culprit(self) -> Culprit | None:
+        """Who else keeps WAL: the transaction that holds this slot's, else a slot that keeps more than this one."""
+        sample, holder = self.sample, self.forecast.holder
+        if holder is not None:
+            return self._transaction(holder, sample.held_beyond or 0)
+        retained = sample.retained
+        others = [each for each in sample.others if each.restart_lsn is not None and not each.lost]
+        oldest = min(others, key=lambda each: each.restart_lsn or 0, default=None)
+        if oldest is None or oldest.restart_lsn is None or retained is None:
+            return None
+        kept = sample.current_lsn.bytes_since(oldest.restart_lsn)
+        if kept <= retained + 2 * sample.limits.segment:
+            return None
+        reader = "nobody reads from it" if not oldest.active else f"pid {oldest.active_pid} reads from it"
+        return Culprit(
+            kind="slot",
+            pid=oldest.active_pid,
+            gid=None,
+            slot=oldest.name,
+            user=None,
+            application=None,
+            database=oldest.database,
+            age_seconds=None,
+            query_start=None,
+            held_bytes=kept,
+            message=f'slot "{oldest.name}" keeps {words.size(kept)}, more than this one; {reader}',
+            next=f"see to the slot {oldest.name}, or drop it if nobody needs it:"
+            f" select pg_drop_replication_slot('{oldest.name}');",
+        )
+
+    def _transaction(self, holder: Transaction, held: int) -> Culprit:
+        sample = self.sample
+        age = None if holder.began is None else self._since(holder.began)
+        who = [f"user {holder.user or 'unknown'}", f"database {holder.database or 'unknown'}"]
+        who += [f"application {holder.application}"] if holder.application else []
+        who += [f"open for {words.duration(age)}"] if age is not None else ["age unknown"]
+        if holder.query_began is not None:
+            who.append(f"query since {words.moment(holder.query_began, sample.at)}")
+        one = f"pid {holder.pid}" if holder.pid is not None else f"prepared transaction '{holder.gid}'"
+        end = f"let that transaction end, or end it: select pg_terminate_backend({holder.pid});"
+        if holder.pid is None:
+            end = f"in database {holder.database}: rollback prepared '{holder.gid}'; or commit prepared"
+        return Culprit(
+            kind="transaction" if holder.pid is not None else "prepared_transaction",
+            pid=holder.pid,
+            gid=holder.gid,
+            slot=None,
+            user=holder.user,
+            application=holder.application,
+            database=holder.database,
+            age_seconds=age,
+            query_start=holder.query_began,
+            held_bytes=held,
+            message=f"{one} ({', '.join(who)}) holds {words.size(held)} of WAL that was delivered"
+            + (f"; {_GRANT}" if age is None and not sample.sees_sessions else ""),
+            next=end,
+        )
+
+    def _catalog_xmin(self) -> Check:
+        age, threshold = self.sample.catalog_xmin_age, self.thresholds.catalog_xmin_age
+        if age is None:
+            return Check(
+                "catalog_xmin_age",
+                Level.UNKNOWN,
+                None,
+                threshold.warning,
+                threshold.critical,
+                "the slot holds no catalog_xmin",
+                counts=False,
+            )
+        message = (
+            f"catalog_xmin is {words.count(age)} transactions old, and VACUUM of the catalogue waits for it"
+        )
+        return self._measured("catalog_xmin_age", age, threshold, message, self._disk_next())
+
+    def _measured(
+        self, name: str, value: float, threshold: Threshold, message: str, remedy: str | None
+    ) -> Check:
+        return Check(
+            name, _above(value, threshold), value, threshold.warning, threshold.critical, message, remedy
+        )
+
+    # The line for a pager.
+
+    def _advice(self) -> str | None:
+        if self.sample.kept is None or self.sample.limits.slot_keep is not None:
+            return None
+        return (
+            "without max_slot_wal_keep_size a slot that nobody reads fills the disk and stops the server;"
+            " set it to what the volume can spare: alter system set max_slot_wal_keep_size = '…';"
+            " select pg_reload_conf();"
+        )
+
+    def _summary(self, checks: list[Check], culprit: Culprit | None) -> str:
+        """First what the slot and its delivery do, then what is wrong, then disk."""
+        by_name = {each.name: each for each in checks}
+        found = by_name["slot"]
+        if found.status is not Level.OK:
+            clauses = [found.message]
+            if self.sample.kept is not None and len(checks) > 1 and self.sample.retained is not None:
+                clauses.append(self._kept_words())
+            return "; ".join(clauses)
+        clauses = [self._doing(by_name)]
+        said = {
+            "slot",
+            "inactive",
+            "wal_status",
+            "retained",
+            "retained_bytes",
+            "retained_volume",
+            "time_to_loss",
+        }
+        clauses += [
+            each.message
+            for each in sorted(checks, key=lambda each: -each.status.gravity)
+            if each.name not in said and each.status in (Level.WARNING, Level.CRITICAL)
+        ]
+        if self.forecast.holder is not None and culprit is not None:
+            clauses.append(culprit.message)
+        disk = self._kept_words()
+        if self.forecast.loss in (Outlook.IN, Outlook.NOW):
+            disk = f"{disk}, {self._loss_words()}"
+        return "; ".join([*clauses, disk])
+
+    def _doing(self, by_name: dict[str, Check]) -> str:
+        sample, forecast, slot = self.sample, self.forecast, self._kept
+        if not slot.active:
+            return by_name["inactive"].message if not sample.in_recovery else "on a standby, read by nobody"
+        if self.delivery.state not in (None, "streaming"):
+            reason = f" ({self.delivery.reason})" if self.delivery.reason else ""
+            return f"{self.delivery.state}{reason}"
+        if forecast.caught_up is Outlook.NOW:
+            return "active, caught up"
+        waiting = f"active, {words.size(sample.unconfirmed or 0)} not confirmed"
+        if forecast.caught_up is Outlook.IN:
+            return f"{waiting}, caught up in about {words.duration(forecast.seconds_to_caught_up or 0)}"
+        if forecast.caught_up is Outlook.NEVER:
+            return f"{waiting}, never caught up at this rate"
+        return waiting
+
+
+def _good(name: str, message: str, threshold: Threshold | None = None) -> Check:
+    warning, critical = (None, None) if threshold is None else (threshold.warning, threshold.critical)
+    return Check(name, Level.OK, None, warning, critical, message)
+
+
+def _bad(name: str, message: str, remedy: str) -> Check:
+    return Check(name, Level.CRITICAL, None, None, None, message, remedy)
+
+
+def _above(value: float, threshold: Threshold) -> Level:
+    """How bad a value is that is the worse the larger it is."""
+    if isinstance(threshold.critical, float | int) and value >= threshold.critical:
+        return Level.CRITICAL
+    if isinstance(threshold.warning, float | int) and value >= threshold.warning:
+        return Level.WARNING
+    return Level.OK
+
+
+def _rank(word: float | str | None) -> float | None:
+    return None if word is None else WAL_STATUSES.index(str(word))
+
+
+def _negative(value: float | str | None) -> float | None:
+    return None if value is None else -float(value)

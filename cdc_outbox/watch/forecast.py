@@ -2,17 +2,23 @@
 
 Rates are two time-weighted exponential averages, one that forgets within minutes and one within hours, of which the
 larger counts: a burst is taken seriously at once, and the quiet after it doesn't make one forget it.
+
+A slot that is read and keeps up isn't lost at any rate, however much other tables write: its position moves on with
+the WAL. What nears its loss is a slot that nobody reads, one whose reader is slower than the WAL grows, and one whose
+WAL is held by somebody's open transaction.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cdc_outbox.watch.sample import Sample
+    from cdc_outbox.lsn import LSN
+    from cdc_outbox.watch.sample import Sample, Transaction
 
 FAST: Final = 300.0
 """Seconds in which the fast average forgets all but a third."""
@@ -20,10 +26,28 @@ FAST: Final = 300.0
 SLOW: Final = 21_600.0
 """The same of the slow one."""
 
+NOISE: Final = 1 << 20
+"""Bytes that may be unconfirmed at any time: an idle relay doesn't write its witness for less than 64 KiB."""
+
+CURRENT: Final = 30.0
+"""Seconds of WAL that a reader that keeps up may have before it: an idle one confirms every ten."""
+
+HELD: Final = 60.0
+"""Seconds of WAL that are kept behind the confirmed position in any case.
+
+The server notes every 15 s which transactions are open, and keeps WAL from the last note that was confirmed.
+"""
+
+HELD_SEGMENTS: Final = 2
+HELD_SHARE: Final = 0.25
+
+YOUNG: Final = 10.0
+"""Seconds within which an open transaction holds nothing back yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second, fast and slow average; the confirmed ones None where there was no slot."""
+    """Bytes a second, fast and slow average; never negative. The confirmed ones are None where there was no slot."""
 
     wal_fast: float
     wal_slow: float
@@ -46,11 +70,11 @@ class Outlook(enum.Enum):
 
 
 class Basis(enum.Enum):
-    """What the time to loss is measured against."""
+    """What the time to loss is measured against, and how it is known."""
 
     LIMIT = "max_slot_wal_keep_size"
-    VOLUME = "wal volume, pg_wal by pg_ls_waldir"
-    VOLUME_ESTIMATED = "wal volume, pg_wal taken for what the slot keeps"
+    VOLUME = "the volume's size, and pg_wal's by pg_ls_waldir()"
+    VOLUME_ESTIMATED = "the volume's size, and of pg_wal only what this slot keeps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +84,8 @@ class Forecast:
     The seconds are None unless the outlook is NOW (0) or IN. `basis` is None where there is neither a limit nor a
     volume size. `left` is how many bytes there are until the loss, by that basis. `confirmed_at` is when the confirmed
     position was last seen to move, `inactive_at` since when the slot is seen inactive (None: it is active),
-    `began` when the first sample was taken.
+    `began` when the first sample was taken, `confirmed_before` the confirmed position of the sample before. `holder`
+    is the transaction, open or prepared, that holds WAL back behind the confirmed position.
     """
 
     rates: Rates | None
@@ -73,6 +98,56 @@ class Forecast:
     confirmed_at: datetime | None
     inactive_at: datetime | None
     began: datetime
+    confirmed_before: LSN | None
+    holder: Transaction | None
+
+
+class Average:
+    """A rate's exponential average over irregular intervals, right from the first one on."""
+
+    def __init__(self, memory: float) -> None:
+        """`memory`: seconds after which an interval weighs a third."""
+        self._memory = memory
+        self._sum = self._weight = 0.0
+
+    def add(self, rate: float, seconds: float) -> None:
+        """Take in that it went at this rate for so many seconds, more than 0."""
+        new = -math.expm1(-seconds / self._memory)
+        self._sum = self._sum * (1 - new) + rate * new
+        self._weight = self._weight * (1 - new) + new
+
+    @property
+    def value(self) -> float | None:
+        return self._sum / self._weight if self._weight else None
+
+
+class Averages:
+    """How fast WAL is written and confirmed, by the samples of one slot."""
+
+    def __init__(self) -> None:
+        self._wal = Average(FAST), Average(SLOW)
+        self._confirmed = Average(FAST), Average(SLOW)
+
+    def add(self, before: Sample, sample: Sample) -> None:
+        """Take in the time between two samples of one server, `sample` being later."""
+        seconds = (sample.at - before.at).total_seconds()
+        if seconds <= 0:
+            return
+        written = sample.current_lsn.bytes_since(before.current_lsn)
+        for average in self._wal:
+            average.add(written / seconds, seconds)
+        was, now = _confirmed(before), _confirmed(sample)
+        if was is not None and now is not None:
+            for average in self._confirmed:
+                average.add(now.bytes_since(was) / seconds, seconds)
+
+    @property
+    def rates(self) -> Rates | None:
+        """None before there are two samples."""
+        (fast, slow), (confirmed_fast, confirmed_slow) = self._wal, self._confirmed
+        if fast.value is None or slow.value is None:
+            return None
+        return Rates(fast.value, slow.value, confirmed_fast.value, confirmed_slow.value)
 
 
 class Course:
@@ -80,10 +155,160 @@ class Course:
 
     def __init__(self, *, volume: int | None = None) -> None:
         self.volume = volume
+        self._begin()
+
+    def _begin(self) -> None:
+        self._averages = Averages()
+        self._last: Sample | None = None
+        self._began: datetime | None = None
+        self._confirmed_at: datetime | None = None
+        self._inactive_at: datetime | None = None
+        self._open: dict[int, datetime] = {}
 
     def add(self, sample: Sample) -> Forecast:
         """Take in a sample, which is later than those before, and tell what they say together.
 
-        A server that went back in its WAL (a restore, a failover) begins anew.
+        A server that went back in its WAL (a restore), another server, and a slot that was set back begin anew.
         """
-        raise NotImplementedError
+        if self._last is not None and not _follows(self._last, sample):
+            self._begin()
+        last, self._last = self._last, sample
+        began = self._began = self._began or sample.at
+        if last is not None:
+            self._averages.add(last, sample)
+            if _confirmed(sample) != _confirmed(last):
+                self._confirmed_at = sample.at
+        active = sample.kept is not None and sample.kept.active
+        self._inactive_at = None if active else self._inactive_at or sample.at
+        candidates = [each for each in (sample.oldest, sample.oldest_prepared) if each is not None]
+        self._open = {each.xid: self._open.get(each.xid, sample.at) for each in candidates}
+        rates = self._averages.rates
+        holder = self._holder(sample, candidates, rates)
+        left, basis = room(sample, self.volume)
+        loss, seconds_to_loss = until_lost(sample, rates, left, held=holder is not None)
+        caught_up, seconds_to_caught_up = until_caught_up(sample, rates)
+        return Forecast(
+            rates=rates,
+            loss=loss,
+            seconds_to_loss=seconds_to_loss,
+            caught_up=caught_up,
+            seconds_to_caught_up=seconds_to_caught_up,
+            basis=basis,
+            left=left,
+            confirmed_at=self._confirmed_at,
+            inactive_at=self._inactive_at,
+            began=began,
+            confirmed_before=None if last is None else _confirmed(last),
+            holder=holder,
+        )
+
+    def _holder(
+        self, sample: Sample, candidates: list[Transaction], rates: Rates | None
+    ) -> Transaction | None:
+        """The oldest transaction that is no passer-by, where more WAL is kept than delivery needs.
+
+        A slot that nobody reads moves on by nothing, whatever transactions are open.
+        """
+        if rates is None or sample.kept is None or not sample.kept.active or not is_held(sample, rates):
+            return None
+        old = [
+            each
+            for each in candidates
+            if (
+                self._open[each.xid] < sample.at
+                if each.began is None
+                else (sample.at - each.began).total_seconds() >= YOUNG
+            )
+        ]
+        return max(old, key=lambda each: each.xid_age, default=None)
+
+
+def room(sample: Sample, volume: int | None) -> tuple[int | None, Basis | None]:
+    """How many bytes of WAL can still be written before the slot can be lost or the volume is full, and by what."""
+    if sample.limit is not None:
+        return sample.safe, Basis.LIMIT
+    if volume is None:
+        return None, None
+    if sample.wal_bytes is not None:
+        return max(0, volume - sample.wal_bytes), Basis.VOLUME
+    return max(0, volume - (sample.retained or 0)), Basis.VOLUME_ESTIMATED
+
+
+def is_held(sample: Sample, rates: Rates) -> bool:
+    """Whether more WAL is kept behind the confirmed position than the server always keeps for a while."""
+    beyond, limit = sample.held_beyond, sample.limit
+    if beyond is None:
+        return False
+    usual = max(HELD_SEGMENTS * sample.limits.segment, HELD * rates.wal)
+    return beyond > (usual if limit is None else min(usual, HELD_SHARE * limit))
+
+
+def approach(sample: Sample, rates: Rates, *, held: bool) -> float:
+    """Bytes a second by which the slot nears its loss; never more than the rate of WAL."""
+    slot = sample.kept
+    if slot is None or not slot.active or held:
+        return rates.wal
+    if rates.confirmed_fast is None or rates.confirmed_slow is None:
+        return rates.wal
+    if keeps_up(sample, rates):
+        return 0.0
+    return max(0.0, rates.wal_fast - rates.confirmed_fast, rates.wal_slow - rates.confirmed_slow)
+
+
+def keeps_up(sample: Sample, rates: Rates) -> bool:
+    """Whether the slot is read and what is unconfirmed is no more than half a minute's WAL."""
+    slot, unconfirmed = sample.kept, sample.unconfirmed
+    if slot is None or not slot.active or unconfirmed is None:
+        return False
+    return unconfirmed <= max(NOISE, CURRENT * rates.wal)
+
+
+def until_lost(
+    sample: Sample, rates: Rates | None, left: int | None, *, held: bool
+) -> tuple[Outlook, float | None]:
+    """When the slot can be lost, `left` bytes from here."""
+    slot = sample.kept
+    if slot is None:
+        return Outlook.UNKNOWN, None
+    if slot.lost or left == 0:
+        return Outlook.NOW, 0.0
+    if left is None or rates is None:
+        return Outlook.UNKNOWN, None
+    return _until(left, approach(sample, rates, held=held))
+
+
+def until_caught_up(sample: Sample, rates: Rates | None) -> tuple[Outlook, float | None]:
+    """When everything that is written will be confirmed, as fast as it is confirmed now."""
+    slot, unconfirmed = sample.kept, sample.unconfirmed
+    if slot is None or unconfirmed is None:
+        return Outlook.UNKNOWN, None
+    if unconfirmed == 0:
+        return Outlook.NOW, 0.0
+    if slot.lost or not slot.active:
+        return Outlook.NEVER, None
+    if rates is None or rates.confirmed_fast is None:
+        return Outlook.UNKNOWN, None
+    if keeps_up(sample, rates):
+        return Outlook.NOW, 0.0
+    return _until(unconfirmed, max(0.0, rates.confirmed_fast - rates.wal_fast))
+
+
+def _until(size: int, rate: float) -> tuple[Outlook, float | None]:
+    seconds = size / rate if rate > 0 else math.inf
+    return (Outlook.IN, seconds) if math.isfinite(seconds) else (Outlook.NEVER, None)
+
+
+def _confirmed(sample: Sample) -> LSN | None:
+    return None if sample.kept is None else sample.kept.confirmed_flush_lsn
+
+
+def _follows(last: Sample, sample: Sample) -> bool:
+    """Whether a sample tells of the same server and slot, further on."""
+    was, now = _confirmed(last), _confirmed(sample)
+    return (
+        last.system_identifier == sample.system_identifier
+        and last.timeline == sample.timeline
+        and last.current_lsn <= sample.current_lsn
+        and last.at <= sample.at
+        and (was is None or now is None or was <= now)
+    )

@@ -46,7 +46,7 @@ class Transaction:
     """An open or prepared transaction that has written: decoding keeps the WAL from its beginning on.
 
     `pid` is None for a prepared one, which has a `gid` instead. `began` (or prepared), `query_began` and `state`
-    are None where the role may not see them. `xid_age` counts the transactions that began since.
+    are None where the role may not see them. `xid_age` counts the transactions that began since `xid` did.
     """
 
     pid: int | None
@@ -57,6 +57,7 @@ class Transaction:
     began: datetime | None
     query_began: datetime | None
     state: str | None
+    xid: int
     xid_age: int
 
 
@@ -199,12 +200,12 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
                                   case when p.pubtruncate then 'truncates' end], null)
           from pg_catalog.pg_publication p where p.pubname = %(publication)s),
        (select pg_catalog.json_build_array(a.pid, null, a.usename, a.application_name, a.datname,
-               a.xact_start, a.query_start, a.state, pg_catalog.age(a.backend_xid))
+               a.xact_start, a.query_start, a.state, a.backend_xid, pg_catalog.age(a.backend_xid))
           from pg_catalog.pg_stat_activity a
          where a.backend_xid is not null and a.pid <> pg_catalog.pg_backend_pid()
          order by pg_catalog.age(a.backend_xid) desc limit 1),
        (select pg_catalog.json_build_array(null, x.gid, x.owner, null, x.database,
-               x.prepared, null, null, pg_catalog.age(x.transaction))
+               x.prepared, null, null, x.transaction, pg_catalog.age(x.transaction))
           from pg_catalog.pg_prepared_xacts x order by pg_catalog.age(x.transaction) desc limit 1),
        pg_catalog.pg_has_role('pg_read_all_stats', 'usage'),
        pg_catalog.has_function_privilege('pg_catalog.pg_ls_waldir()', 'execute'),
@@ -350,9 +351,9 @@ def _witness(row: dict[str, Any]) -> Witness:
 def _transaction(row: Sequence[Any] | None) -> Transaction | None:
     if row is None:
         return None
-    pid, gid, user, application, database, began, query_began, state, xid_age = row
+    pid, gid, user, application, database, began, query_began, state, xid, age = row
     return Transaction(
-        pid, gid, user, application, database, _time(began), _time(query_began), state, int(xid_age)
+        pid, gid, user, application, database, _time(began), _time(query_began), state, int(xid), int(age)
     )
 
 
