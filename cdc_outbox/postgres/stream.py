@@ -6,6 +6,11 @@ ever waiting inside, and writes status updates. The confirmed position is one mo
 
 libpq reads at most a buffer's worth a call, hence `receive()` after the frames that it brought were taken, until it
 brings nothing. https://www.postgresql.org/docs/current/protocol-replication.html
+
+Over TLS a buffer with too little room would leave the rest of a record with OpenSSL, where it makes no socket readable
+(libpq 17.2, say; 18.6 takes it along). Room for a known frame is made in time, so that a buffer that is full holds
+a whole one; while no more than a piece of a frame's header is there, the buffer has to have room for the largest
+record. It never shrinks, so it is widened once.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from psycopg.pq import ExecStatus
 from cdc_outbox.errors import PostgresUnavailable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.protocol import EPOCH_US, encode_status
 
 if TYPE_CHECKING:
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
 
 REPLY_SPACING: Final = 0.1
 """Seconds between answers to keepalives that ask for one: a server that shuts down asks thousands of times a second."""
+
+_WIDE: Final = "select repeat(' ', 32768)"
+"""An answer for which libpq widens its buffer, of 16 KiB at first, to more than a TLS record and a header."""
 
 _STORM: Final = 50
 """Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down."""
@@ -93,6 +102,8 @@ class ReplicationStream:
         """
         self._slot = slot
         pgconn = self._pgconn
+        if pgconn.ssl_in_use:
+            await execute(self._connection, _WIDE, stage="start")
         pgconn.nonblocking = 1
         pgconn.send_query(start_command(slot, publication))
         while pgconn.flush():
@@ -143,9 +154,6 @@ class ReplicationStream:
         """
         try:
             self._pgconn.consume_input()
-            if self._pgconn.ssl_in_use:
-                # A record may end within a frame's header, and what OpenSSL holds then makes no socket readable.
-                self._pgconn.consume_input()
         except OperationalError as error:
             raise self._gone(error) from error
 
