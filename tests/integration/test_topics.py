@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
+from cdc_outbox.acknowledge import Ledger
+from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.kafka import publisher as publisher_module
+from cdc_outbox.kafka.publisher import KafkaPublisher
+from cdc_outbox.publisher import Deliveries
+from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import read_all
 from tests.servers.security import client_settings
 from tests.servers.wait import eventually
 
@@ -202,6 +210,38 @@ def test_partitions_that_are_added_are_noticed(passage: Passage) -> None:
         new = [int(text) for text in payloads([record for record in mine if record.partition in homes])]
         assert list(dict.fromkeys(old))[:20] == [*range(20)]
         assert list(dict.fromkeys(new))[-20:] == [*range(20, 40)]
+
+
+def test_added_partitions_are_seen_before_the_next_batch(
+    kafka: Kafka, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as the client knows of them: a key that has moved doesn't go to its old partition any more."""
+    monkeypatch.setattr(publisher_module, "WATCH", 1000.0)
+    topic = f"{topics}growing"
+    kafka.create_topic(topic, 1)
+    settings = load("start", {}, {"CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap}, Path.cwd()).kafka
+
+    async def run() -> CdcOutboxError:
+        ledger = Ledger()
+        publisher = KafkaPublisher(settings, ledger, Deliveries())
+        await publisher.start()
+        try:
+            await publisher.prepare(topic)
+            publisher.publish((topic, None, b"a", b"1", 0, []), 100, 0)
+            await publisher.settled()
+            await asyncio.to_thread(kafka.create_partitions, topic, 4)
+            async with asyncio.timeout(30):
+                known = publisher._producer.client
+                while len(known.cluster.partitions_for_topic(topic) or ()) < 4:
+                    await known.force_metadata_update()  # type: ignore[no-untyped-call]  # aiokafka has no types
+                publisher.publish((topic, None, b"a", b"2", 0, []), 200, 0)
+                publisher.flush()
+                return await publisher.failed
+        finally:
+            await publisher.stop(within=5)
+
+    assert f"topic {topic} has 4 partitions instead of 1" in str(asyncio.run(run()))
+    assert payloads(read_all(kafka.bootstrap, topic)) == ["1"]
 
 
 def test_added_partitions_can_end_the_relay(passage: Passage) -> None:
