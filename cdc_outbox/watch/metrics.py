@@ -82,7 +82,7 @@ class Metrics:
         yield from self._connections()
         sample = self._sampler.fresh
         if sample is not None:
-            yield from _slot(sample, self._sampler.forecast)
+            yield from slot_metrics(sample, self._sampler.forecast)
 
     def _process(self) -> Iterator[Metric]:
         status = self._status
@@ -181,7 +181,7 @@ class Metrics:
         )
 
 
-def _slot(sample: Sample, forecast: Forecast | None) -> Iterator[Metric]:
+def slot_metrics(sample: Sample, forecast: Forecast | None) -> Iterator[Metric]:
     """What the last sample shows. A slot that isn't there is not active, and has no figures."""
     name, slot = sample.name, sample.slot
     publication_ok = sample.publication.problem is None
@@ -209,6 +209,10 @@ def _slot(sample: Sample, forecast: Forecast | None) -> Iterator[Metric]:
         "slot_time_to_loss_seconds": (
             "Seconds until the slot is lost at the present rate of WAL; absent without a limit.",
             _time_to_loss(forecast),
+        ),
+        "slot_catalog_xmin_age": (
+            "Transactions that began since the oldest whose catalogue rows are kept for the slot.",
+            sample.catalog_xmin_age,
         ),
     }
     for metric, (help_text, value) in figures.items():

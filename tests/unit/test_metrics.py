@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from cdc_outbox.tally import TOPICS
 from cdc_outbox.watch import exposition
 from cdc_outbox.watch.forecast import Basis, Outlook
 from cdc_outbox.watch.sample import Spill, Transaction
+from tests.servers.cache import CHECKOUT
+from tests.unit.metric_names import asked, families
 from tests.unit.sampled import AT, FORECAST, MIB, Watched, record, sample, slot
 
 ALWAYS = {
@@ -55,6 +58,7 @@ BY_SAMPLE = {
     "slot_safe_wal_bytes": "gauge",
     "slot_wal_limit_bytes": "gauge",
     "slot_wal_status": "gauge",
+    "slot_catalog_xmin_age": "gauge",
     "oldest_transaction_age_seconds": "gauge",
 }
 
@@ -253,3 +257,10 @@ def test_the_librarys_servers_are_not_loaded_and_the_library_is_whole_afterwards
         "assert ours is CollectorRegistry\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_reference_has_each_metric_with_its_kind_and_labels() -> None:
+    text = (CHECKOUT / "docs" / "reference" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(cdc_outbox_\w+)` \| (\w+) \| (.*?) \| ", text, re.MULTILINE)
+    assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == families()
+    assert asked(text) - {"cdc_outbox_slot_"} <= set(families())
