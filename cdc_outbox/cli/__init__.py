@@ -19,6 +19,7 @@ SUMMARIES: Final = {
     "init": "Create what is missing: table, witness, publication, slot.",
     "start": "Run the relay until it is told to stop.",
     "doctor": "Check everything that start will need, and say how to mend it.",
+    "health": "Say whether slot and delivery are well, and what to do.",
     "peek": "Show the next events as they would be sent.",
     "drop": "Remove slot, publication and witness row.",
     "config": "Show, check and describe the settings.",

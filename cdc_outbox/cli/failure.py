@@ -21,7 +21,7 @@ INTERRUPTED = 130
 """Ended by Ctrl-C, as shells count it."""
 
 _UNKNOWN = 3
-"""What `health` answers to wrong usage or a fault of its own, as the monitoring plug-ins do."""
+"""What `health` answers to wrong usage or configuration, or a fault of its own, as the monitoring plug-ins do."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Reporter:
             message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             message = f"unexpected {message}"
             remedy, code = "run it again with --log-level debug, and report what it prints", 1
-        if self.command == "health" and (code == 2 or not isinstance(error, CdcOutboxError)):
+        if self.command == "health":
             code = _UNKNOWN
         self._write(message, remedy, error)
         return code

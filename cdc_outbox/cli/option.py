@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,13 +20,22 @@ _FLAGS = "cdc_outbox.flags"
 _ALWAYS = "log"
 
 
-def settings_options(*groups: str) -> Callable[[Decorated], Decorated]:
+def settings_options(
+    *groups: str, also: Collection[str] = (), without: Collection[str] = ()
+) -> Callable[[Decorated], Decorated]:
     """Add the flags of these groups of settings to a command, and `--config` and the log's to every one.
 
     A group is a section of the file (`postgres`, `outbox`, `kafka`, `delivery`, `limits`, `http`, `health`),
-    or `admin` for `--admin-dsn`. The values aren't passed to the command: it calls `load_settings`.
+    or `admin` for `--admin-dsn`. `also` are single flags of other groups, `without` flags that the command has
+    in a way of its own. The values aren't passed to the command: it calls `load_settings`.
     """
-    wanted = [setting for setting in SETTINGS if setting.flag and setting.group in (*groups, _ALWAYS)]
+    wanted = [
+        setting
+        for setting in SETTINGS
+        if setting.flag
+        and (setting.group in (*groups, _ALWAYS) or setting.flag in also)
+        and setting.flag not in without
+    ]
 
     def decorate(function: Decorated) -> Decorated:
         for setting in reversed(wanted):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
@@ -147,6 +148,14 @@ _NOTE: Final[LiteralString] = """
        publication = excluded.publication, incidents = w.incidents || excluded.incidents
 """
 
+_ACCEPT: Final[LiteralString] = """
+update public.cdc_outbox_witness w
+   set incidents = coalesce((select jsonb_agg(i.one order by i.place)
+                               from jsonb_array_elements(w.incidents) with ordinality as i (one, place)
+                              where i.one <> all (select jsonb_array_elements(%s::jsonb))), '[]'::jsonb)
+ where w.slot = %s
+"""
+
 _DELETE: Final[LiteralString] = "delete from public.cdc_outbox_witness where slot = %s"
 
 
@@ -219,6 +228,14 @@ def _parameters(witness: Witness) -> dict[str, Any]:
         "incidents": json.dumps([incident.as_json() for incident in witness.incidents]),
         "snapshot": witness.snapshot,
     }
+
+
+async def accept(
+    conn: Connection, slot: str, incidents: Sequence[Incident], *, within: float | None = None
+) -> None:
+    """Take these incidents out of the row: a person has seen them. What happened meanwhile stays."""
+    seen = json.dumps([incident.as_json() for incident in incidents])
+    await execute(conn, _ACCEPT, (seen, slot), within=within)
 
 
 async def delete(conn: Connection, slot: str, *, within: float | None = None) -> None:

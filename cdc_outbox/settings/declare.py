@@ -315,7 +315,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "http.listen",
         Address("127.0.0.1:9464"),
-        "Answer /livez and /readyz at this address.",
+        "The relay's address for probes, metrics and the status page.",
         flag="--http",
         off="--no-http",
         environment=("CDC_OUTBOX_HTTP",),

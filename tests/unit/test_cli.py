@@ -147,7 +147,7 @@ class TestUsage:
     def test_health_answers_unknown(self) -> None:
         for error in (errors.UsageError("bad", next="fix"), click.UsageError("bad"), RuntimeError("bug")):
             assert Reporter("health").report(error) == 3
-        assert Reporter("health").report(errors.ConfigError("bad", next="fix")) == 78
+        assert Reporter("health").report(errors.ConfigError("bad", next="fix")) == 3
 
 
 class TestErrors:

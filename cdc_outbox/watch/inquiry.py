@@ -1,0 +1,71 @@
+"""What the running relay says of itself, asked at its address: the age of the oldest commit, which no table shows.
+
+Short of patience, and silent where nobody answers: health needs no running relay.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox.watch.health import Delivery
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE: Final = 1.0
+"""Seconds that the relay has to answer."""
+
+LARGEST: Final = 4 << 20
+"""Bytes of an answer that are read at most."""
+
+_ANYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask, not where to listen
+
+
+def ask(address: tuple[str, int], token_file: Path | None = None) -> dict[str, Any] | None:
+    """The relay's `/status`, None where there is no such answer."""
+    host, port = address
+    headers = {"Accept": "application/json"}
+    connection = http.client.HTTPConnection(_ANYWHERE.get(host, host), port, timeout=PATIENCE)
+    try:
+        if token_file is not None:
+            headers["Authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
+        connection.request("GET", "/status", headers=headers)
+        answer = connection.getresponse()
+        document = json.loads(answer.read(LARGEST)) if answer.status == 200 else None
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return document if isinstance(document, dict) else None
+
+
+def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
+    """What a `/status` says of delivery, None where it is another slot's relay or isn't understood."""
+    if document is None or document.get("slot") != slot:
+        return None
+    told = document.get("delivery")
+    told = told if isinstance(told, dict) else {}
+    seconds = told.get("oldest_unacknowledged_seconds")
+    return Delivery(
+        oldest_unacknowledged_seconds=float(seconds)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
+        else None,
+        last_acknowledged_at=_time(told.get("last_acknowledged_at")),
+        state=_text(document.get("state")),
+        reason=_text(document.get("reason")),
+    )
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return at if at is not None and at.tzinfo is not None else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

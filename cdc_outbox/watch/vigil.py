@@ -1,0 +1,148 @@
+"""Watching from outside: the samples of some slots over a connection of our own, and the health by them.
+
+Needs no Kafka and no running relay. A server that can't be asked is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from cdc_outbox.errors import CdcOutboxError, SlotMissing
+from cdc_outbox.postgres import witness
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.settings import DEFAULT_LISTEN
+from cdc_outbox.watch import inquiry
+from cdc_outbox.watch import sample as samples
+from cdc_outbox.watch.checks import judge, unreachable
+from cdc_outbox.watch.forecast import Course
+from cdc_outbox.watch.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.watch.forecast import Forecast
+    from cdc_outbox.watch.health import Health
+    from cdc_outbox.watch.sample import Sample
+
+APPLICATION_NAME: Final = "cdc-outbox health"
+APART: Final = 1.0
+"""Seconds between the first two samples."""
+
+PATIENCE: Final = 5.0
+"""Seconds that the server has for a connection and for an answer."""
+
+_ALL: Final[LiteralString] = """
+select slot_name::text from pg_catalog.pg_replication_slots
+ where plugin = 'pgoutput' and database = current_database() and not temporary order by slot_name
+"""
+
+
+class Vigil:
+    """The slots `names` (none: all that a relay of this database could read), and what was seen of them."""
+
+    def __init__(self, settings: Settings, names: Sequence[str], *, volume: int | None = None) -> None:
+        self._settings = settings
+        self._names = list(names)
+        self._volume = volume
+        self._thresholds = Thresholds.of(settings.health)
+        self._named = settings.origins.get("postgres.publication") != "default"
+        self._connection: Connection | None = None
+        self._last: dict[str, Sample] = {}
+        self._courses: dict[str, Course] = {}
+        self._forecasts: dict[str, Forecast] = {}
+
+    async def first(self) -> list[Health]:
+        """Two samples of each slot a second apart, and the health by them.
+
+        Raises SlotMissing where all slots are wanted and there is none.
+        """
+        try:
+            if not self._names:
+                self._names = await self._all()
+            await self._take()
+        except SlotMissing:
+            raise
+        except CdcOutboxError as error:
+            return await self._unreachable(error)
+        # A slot that isn't there needs no rate, only a second look at what the first found to be readable.
+        if any(sample.kept is not None for sample in self._last.values()):
+            await asyncio.sleep(APART)
+        return await self.again()
+
+    async def again(self) -> list[Health]:
+        """One more sample of each slot, and the health by all so far."""
+        asking = asyncio.create_task(self._ask())
+        try:
+            await self._take()
+            said = await asking
+        except CdcOutboxError as error:
+            return await self._unreachable(error)
+        finally:
+            asking.cancel()
+        return [
+            judge(
+                self._last[name],
+                self._forecasts[name],
+                self._thresholds,
+                inquiry.delivery(said, name),
+                volume=self._volume,
+                named=self._named,
+            )
+            for name in self._names
+        ]
+
+    async def accept(self, healths: Sequence[Health]) -> bool:
+        """Take the incidents of these healths out of the witness rows; whether there were any."""
+        happened = [health for health in healths if health.incidents]
+        for health in happened:
+            await witness.accept(await self._connected(), health.slot, health.incidents, within=PATIENCE)
+        return bool(happened)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await connect_control(
+                self._settings.postgres, application_name=APPLICATION_NAME, timeout=PATIENCE
+            )
+        return self._connection
+
+    async def _all(self) -> list[str]:
+        rows = await execute(await self._connected(), _ALL, within=PATIENCE)
+        if not rows:
+            raise SlotMissing(
+                "this database has no slot that a relay could read", next="cdc-outbox init, or another --dsn"
+            )
+        return [str(name) for (name,) in rows]
+
+    async def _take(self) -> None:
+        postgres, tables = self._settings.postgres, self._settings.outbox.tables
+        for name in self._names:
+            sample = await samples.take(
+                await self._connected(),
+                name,
+                postgres.publication,
+                tables,
+                within=PATIENCE,
+                before=self._last.get(name),
+            )
+            course = self._courses.setdefault(name, Course(volume=self._volume))
+            self._forecasts[name] = course.add(sample)
+            self._last[name] = sample
+
+    async def _ask(self) -> dict[str, Any] | None:
+        http = self._settings.http
+        address = http.listen or (None if http.explicit else DEFAULT_LISTEN)
+        if address is None:
+            return None
+        return await asyncio.to_thread(inquiry.ask, address, http.token_file)
+
+    async def _unreachable(self, error: CdcOutboxError) -> list[Health]:
+        await self.close()
+        names = self._names or [self._settings.postgres.slot]
+        return [unreachable(name, error, last=self._last.get(name)) for name in names]
