@@ -4,7 +4,8 @@ A publication that another slot's witness row names stays: that relay would be h
 
 The slot goes first: as long as somebody streams from it nothing is removed, and decoding never meets a
 publication that is gone. A witness row without a slot would look like a lost slot, so it goes next; an
-interrupted `drop` is finished by the next one. All happens under the slot's advisory lock.
+interrupted `drop` is finished by the next one. All happens under the slot's advisory lock, and none of it before
+it is known that each step may be done.
 """
 
 from __future__ import annotations
@@ -36,6 +37,20 @@ select w.slot from public.cdc_outbox_witness w
   join pg_catalog.pg_publication p on p.oid::int8 = (w.publication::jsonb -> 'publication' ->> 0)::int8
  where w.slot <> %s and p.pubname = %s and s.database = current_database()
  order by w.slot
+"""
+_MAY_REPLICATE: Final[LiteralString] = """
+select r.rolreplication or r.rolsuper
+       or exists (select from pg_catalog.pg_roles g
+                   where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member'))
+  from pg_catalog.pg_roles r where r.rolname = session_user
+"""
+_MAY_FORGET: Final[LiteralString] = """
+select coalesce(pg_catalog.has_table_privilege(w.oid, 'select') and pg_catalog.has_table_privilege(w.oid, 'delete'),
+                true)
+  from (select pg_catalog.to_regclass('public.cdc_outbox_witness')::oid) w (oid)
+"""
+_OWNS: Final[LiteralString] = """
+select pg_catalog.pg_has_role(pubowner, 'usage') from pg_catalog.pg_publication where pubname = %s
 """
 _BEHIND: Final[LiteralString] = """
 select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
@@ -73,15 +88,18 @@ async def drop(
     """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone, or stays.
 
     Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
-    MissingRight, with the SQL for the owner, after all that needs no owner.
+    MissingRight, with the SQL for the owner, before anything is removed.
     """
     relay = await connect_control(settings, application_name=APPLICATION_NAME)
     try:
         standing = await _look(relay, settings)
-        if standing.nothing or not confirm(standing):
+        if standing.nothing:
             return standing
         owner = await connect_control(settings, application_name=APPLICATION_NAME, admin=True)
         try:
+            await _require_rights(relay, owner, settings, standing)
+            if not confirm(standing):
+                return standing
             async with slot.lock(relay, settings.slot):
                 await _drop(relay, owner, settings, standing, told)
         finally:
@@ -105,11 +123,44 @@ async def _look(relay: Connection, settings: PostgresSettings) -> Standing:
     users: tuple[str, ...] = ()
     try:
         row = isinstance(await witness.read(relay, settings.slot), Witness)
-        users = await _users(relay, settings)
+        users = await _users(relay, relay, settings)
     except MissingRight:
         row = True
     found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
     return Standing(there, pending, row, found, users, unconfirmed)
+
+
+async def _require_rights(
+    relay: Connection, owner: Connection, settings: PostgresSettings, standing: Standing
+) -> None:
+    """Raise MissingRight, with all that is missing, unless every step may be done."""
+    role, name = quote(relay.info.user), quote(settings.publication)
+    lacking: list[tuple[str, str]] = []
+    if standing.slot is not None or standing.pending is not None:
+        ((may,),) = await execute(relay, _MAY_REPLICATE)
+        if not may:
+            lacking.append((f"{role} may not replicate, nor drop a slot", f"alter role {role} replication;"))
+    may_forget = [(await execute(conn, _MAY_FORGET))[0][0] for conn in (relay, owner)]
+    if not any(may_forget):
+        lacking.append(
+            (
+                f"{role} may not delete the witness row",
+                f"grant select, insert, update, delete on {witness.TABLE} to {role};",
+            )
+        )
+    # Who can't read the witness rows can't tell whether another relay uses the publication either.
+    elif standing.publication and not await _users(relay, owner, settings):
+        owned = await execute(owner, _OWNS, (settings.publication,))
+        if owned and not owned[0][0]:
+            lacking.append(
+                (f"{quote(owner.info.user)} doesn't own the publication {name}", f"drop publication {name};")
+            )
+    if lacking:
+        raise MissingRight(
+            f"nothing was removed, for a right is missing: {', and '.join(what for what, _ in lacking)}",
+            next=f"name the owner's connection with --admin-dsn; or as the owner, with no relay at work: "
+            f"{' '.join(mend for _, mend in lacking)} then run the same command again",
+        )
 
 
 async def _drop(
@@ -130,7 +181,7 @@ async def _drop(
         told(f'removed witness row "{settings.slot}"')
     if not await execute(owner, _PUBLICATION, (settings.publication,)):
         return
-    if users := await _users(owner, settings):
+    if users := await _users(relay, owner, settings):
         told(f"kept publication {quote(settings.publication)}, which slot {', '.join(users)} uses")
         return
     statement = sql.SQL("drop publication if exists {}").format(sql.Identifier(settings.publication))
@@ -146,12 +197,17 @@ async def _drop(
     told(f"removed publication {quote(settings.publication)}")
 
 
-async def _users(conn: Connection, settings: PostgresSettings) -> tuple[str, ...]:
-    """The slots of other relays on the same publication, as their witness rows say."""
-    ((table,),) = await execute(conn, _WITNESS)
+async def _users(relay: Connection, owner: Connection, settings: PostgresSettings) -> tuple[str, ...]:
+    """The slots of other relays on the same publication, as their witness rows say to the one or the other."""
+    ((table,),) = await execute(relay, _WITNESS)
     if table is None:
         return ()
-    return tuple(str(name) for (name,) in await execute(conn, _USERS, (settings.slot, settings.publication)))
+    wanted = (settings.slot, settings.publication)
+    try:
+        rows = await execute(relay, _USERS, wanted)
+    except MissingRight:
+        rows = await execute(owner, _USERS, wanted)
+    return tuple(str(name) for (name,) in rows)
 
 
 def _busy(found: Slot) -> SlotBusy:

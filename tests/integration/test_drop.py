@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from typing import LiteralString
@@ -13,7 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
-from tests.integration.test_init import Set
+from tests.integration.initial import Set
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment
 from tests.servers.wait import eventually
@@ -148,20 +149,55 @@ def test_a_foreign_slot_stays(place: Set, statement: LiteralString) -> None:
         place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
 
 
-def test_the_publication_needs_its_owner_and_the_rest_does_not(place: Set) -> None:
+@ALL_VERSIONS
+def test_what_its_role_may_not_remove_keeps_all_of_it_and_the_remedy_works(place: Set) -> None:
     role = place.slot
     place.ok("--create-table", "--role", role)
     place.execute(SQL("alter role {} password {}").format(Identifier(role), Literal(PASSWORD)))
     try:
         error, remedy = place.as_role(role).refused("--yes", command="drop")
-        assert "outbox_pub" in error
-        assert "drop publication outbox_pub;" in remedy
-        assert left(place) == (1, 0, 0)
+        assert error.startswith("nothing was removed")
+        assert f"{role} doesn't own the publication outbox_pub" in error
+        assert left(place) == (1, 1, 1)
+        place.execute(statement_of(remedy))
+        place.as_role(role).ok("--yes", command="drop")
+        assert left(place) == (0, 0, 0)
+        place.ok("--role", role)
         place.as_role(role, admin=place.dsn).ok("--yes", command="drop")
         assert left(place) == (0, 0, 0)
     finally:
         place.execute(SQL("drop owned by {}").format(Identifier(role)))
         place.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def test_all_missing_rights_are_named_at_once(place: Set) -> None:
+    role = place.slot
+    place.ok("--create-table")
+    place.execute(SQL("create role {} login password {}").format(Identifier(role), Literal(PASSWORD)))
+    try:
+        error, remedy = place.as_role(role).refused("--yes", command="drop")
+        assert f"{role} may not replicate, nor drop a slot" in error
+        assert f", and {role} may not delete the witness row" in error
+        assert "drop publication" not in remedy, "another relay may use it"
+        assert left(place) == (1, 1, 1)
+        for statement in statement_of(remedy).split("; "):
+            place.execute(statement)
+        error, remedy = place.as_role(role).refused("--yes", command="drop")
+        assert f"{role} doesn't own the publication outbox_pub" in error
+        assert left(place) == (1, 1, 1)
+        place.execute(statement_of(remedy))
+        place.as_role(role).ok("--yes", command="drop")
+        assert left(place) == (0, 0, 0)
+    finally:
+        place.execute(SQL("drop owned by {}").format(Identifier(role)))
+        place.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def statement_of(remedy: str) -> str:
+    """The SQL in a remedy."""
+    found = re.search(r"with no relay at work: (.*) then run the same command again", remedy)
+    assert found is not None, remedy
+    return found[1]
 
 
 @ALL_VERSIONS
