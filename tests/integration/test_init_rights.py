@@ -1,0 +1,111 @@
+"""Who may do what of `init`: the owner's part, the relay's role, and what is printed where a right is missing."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from tests.integration.initial import Set, place, plain_role, psql
+from tests.servers.postgres import PASSWORD
+
+__all__ = ["place", "plain_role"]
+
+WITNESS: LiteralString = (
+    "select position::text, system_identifier, timeline, publication from cdc_outbox_witness"
+)
+
+
+def test_a_missing_right_prints_the_owners_sql_and_keeps_what_is_done(place: Set, plain_role: str) -> None:
+    place.execute("create table outbox (id uuid, topic text, payload json)")
+    relay = place.as_role(plain_role)
+    done = relay.run()
+    assert done.returncode == 78
+    error, remedy = done.stderr.splitlines()
+    assert "may not make: witness, publication" in error
+    assert "--admin-dsn" in remedy
+    report, _, script = done.stdout.partition("\n\n")
+    assert [line.split()[:2] for line in report.splitlines()] == [
+        ["table", "existed"],
+        ["witness", "failed"],
+        ["publication", "failed"],
+    ]
+    assert place.slots() == []
+    assert psql(place.database.dsn, script).returncode == 0
+
+    # Now the witness is there, but the role may not write it.
+    done = relay.run()
+    assert done.returncode == 78
+    assert "may not make: grants" in done.stderr
+    script = done.stdout.partition("\n\n")[2]
+    assert psql(place.database.dsn, script).returncode == 0
+
+    # And an empty table that the role may not read: nobody can say that it is empty.
+    error, remedy = relay.refused()
+    assert "can't be counted" in error
+    assert place.slots() == []
+    place.execute(SQL("grant select on outbox to {}").format(Identifier(plain_role)))
+    assert relay.steps()["slot"] == "created"
+    assert place.execute(WITNESS)[0][0] == place.start_of(place.slot)
+
+
+def test_the_owners_part_goes_by_the_admin_dsn(place: Set, plain_role: str) -> None:
+    relay = place.as_role(plain_role, admin=place.dsn)
+    assert relay.steps("--create-table") == {
+        "table": "created",
+        "witness": "created",
+        "publication": "created",
+        "grants": "created",
+        "slot": "created",
+    }
+    with psycopg.connect(relay.dsn) as connection:
+        connection.execute("update cdc_outbox_witness set updated_at = now()")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select * from outbox")
+    assert set(relay.steps().values()) == {"existed"}
+
+
+def test_the_admin_dsn_has_to_lead_to_the_same_database(place: Set) -> None:
+    place.ok("--create-table", "--only", "table")
+    other = place.database.server.dsn("postgres")
+    error, _ = Set(place.database, place.slot, other, admin=place.dsn).refused()
+    assert "is not the same" in error
+    assert place.slots() == []
+
+
+def test_the_role_may_replicate_and_keep_its_witness_and_no_more(place: Set) -> None:
+    role = place.slot
+    try:
+        assert place.steps("--create-table", "--role", role)["grants"] == "created"
+        assert place.steps("--role", role)["grants"] == "existed"
+        place.execute(SQL("alter role {} noreplication").format(Identifier(role)))
+        assert place.steps("--role", role)["grants"] == "created"
+        place.execute(SQL("alter role {} password {}").format(Identifier(role), Literal(PASSWORD)))
+        dsn = place.database.server.dsn(place.database.name, user=role)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("delete from cdc_outbox_witness")
+            connection.execute("select pg_drop_replication_slot(%s)", (role,))
+            for refused in ("select * from outbox", "create table public.mine ()"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(refused)
+    finally:
+        place.execute(SQL("drop owned by {}").format(Identifier(role)))
+        place.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def test_a_role_that_may_not_replicate_is_named(place: Set) -> None:
+    role = place.slot
+    place.execute(SQL("create role {} login password {}").format(Identifier(role), Literal(PASSWORD)))
+    try:
+        relay = place.as_role(role, admin=place.dsn)
+        error, remedy = relay.refused("--create-table")
+        assert role in error
+        assert "may not replicate" in error
+        assert "replication" in remedy
+        place.execute(SQL("alter role {} replication").format(Identifier(role)))
+        assert relay.steps()["slot"] == "created"
+    finally:
+        place.execute(SQL("drop owned by {}").format(Identifier(role)))
+        place.execute(SQL("drop role {}").format(Identifier(role)))
