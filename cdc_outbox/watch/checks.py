@@ -187,7 +187,6 @@ class _Judgement:
                 None,
                 f"publication {state.name} does not exist, and it isn't known which one this slot's reader uses",
                 "name it with --publication, and its tables with --table",
-                counts=False,
             )
         if state.problem is not None:
             remedy = state.next.replace(recover(), recover(self.sample.name))
@@ -226,7 +225,7 @@ class _Judgement:
                 recover(sample.name),
             )
         if not isinstance(sample.witness, Witness) or sample.in_recovery or sample.slot is None:
-            return Check(name, Level.UNKNOWN, None, None, None, "there is no witness of what was delivered")
+            return _unknown(name, "there is no witness of what was delivered")
         before = self.forecast.confirmed_before
         compared = min(confirmed, before) if confirmed is not None and before is not None else None
         verdict = witnesses.judge(
@@ -294,13 +293,22 @@ class _Judgement:
                 " there is no witness row either"
             )
             return Check(
-                "inactive", Level.UNKNOWN, None, threshold.warning, threshold.critical, message, start
+                "inactive",
+                Level.UNKNOWN,
+                None,
+                threshold.warning,
+                threshold.critical,
+                message,
+                start,
+                counts=True,
             )
         status = _above(seconds, threshold)
         if how == "at least " and status is Level.OK:
             status = Level.UNKNOWN
         message = f"inactive for {how}{words.duration(seconds)}"
-        return Check("inactive", status, seconds, threshold.warning, threshold.critical, message, start)
+        return Check(
+            "inactive", status, seconds, threshold.warning, threshold.critical, message, start, counts=True
+        )
 
     def _oldest(self) -> Check:
         seconds, threshold = (
@@ -310,9 +318,7 @@ class _Judgement:
         name = "oldest_unacknowledged"
         if seconds is None:
             message = "not known: the relay's /status is not reachable from here"
-            return Check(
-                name, Level.UNKNOWN, None, threshold.warning, threshold.critical, message, counts=False
-            )
+            return _unknown(name, message, threshold)
         message = f"the oldest commit without an acknowledgement is {words.duration(seconds)} old"
         return self._measured(name, seconds, threshold, message, self._delivery_next())
 
@@ -335,7 +341,7 @@ class _Judgement:
         )
         check = self._measured("stalled", seconds, threshold, message, self._delivery_next())
         if not times and check.status is Level.OK and not (rates and keeps_up(self.sample, rates)):
-            return replace(check, status=Level.UNKNOWN, value=None, counts=False)
+            return replace(check, status=Level.UNKNOWN, value=None)
         return check
 
     def _delivery_next(self) -> str:
@@ -349,15 +355,7 @@ class _Judgement:
     def _wal_status(self) -> Check:
         threshold, status = self.thresholds.wal_status, self._kept.wal_status
         if status is None:
-            return Check(
-                "wal_status",
-                Level.UNKNOWN,
-                None,
-                threshold.warning,
-                threshold.critical,
-                "not known",
-                counts=False,
-            )
+            return _unknown("wal_status", "not known", threshold)
         level = _above(
             WAL_STATUSES.index(status), Threshold(_rank(threshold.warning), _rank(threshold.critical))
         )
@@ -380,9 +378,7 @@ class _Judgement:
         else:
             name, threshold, whole = "retained_bytes", self.thresholds.retained_bytes, None
         if retained is None:
-            return Check(
-                name, Level.UNKNOWN, None, threshold.warning, threshold.critical, "not known", counts=False
-            )
+            return _unknown(name, "not known", threshold)
         value = retained if whole is None else retained / whole
         return self._measured(name, value, threshold, self._kept_words(), self._disk_next())
 
@@ -407,15 +403,7 @@ class _Judgement:
                     "not known: there is no max_slot_wal_keep_size, and PostgreSQL doesn't know the size of"
                     " its volume; say it with --wal-volume-size"
                 )
-            return Check(
-                "time_to_loss",
-                Level.UNKNOWN,
-                None,
-                threshold.warning,
-                threshold.critical,
-                message,
-                counts=False,
-            )
+            return _unknown("time_to_loss", message, threshold)
         seconds = forecast.seconds_to_loss
         level = Level.OK
         if seconds is not None:
@@ -513,15 +501,7 @@ class _Judgement:
     def _catalog_xmin(self) -> Check:
         age, threshold = self.sample.catalog_xmin_age, self.thresholds.catalog_xmin_age
         if age is None:
-            return Check(
-                "catalog_xmin_age",
-                Level.UNKNOWN,
-                None,
-                threshold.warning,
-                threshold.critical,
-                "the slot holds no catalog_xmin",
-                counts=False,
-            )
+            return _unknown("catalog_xmin_age", "the slot holds no catalog_xmin", threshold)
         message = (
             f"catalog_xmin is {words.count(age)} transactions old, and VACUUM of the catalogue waits for it"
         )
@@ -596,6 +576,11 @@ class _Judgement:
 def _good(name: str, message: str, threshold: Threshold | None = None) -> Check:
     warning, critical = (None, None) if threshold is None else (threshold.warning, threshold.critical)
     return Check(name, Level.OK, None, warning, critical, message)
+
+
+def _unknown(name: str, message: str, threshold: Threshold | None = None) -> Check:
+    warning, critical = (None, None) if threshold is None else (threshold.warning, threshold.critical)
+    return Check(name, Level.UNKNOWN, None, warning, critical, message)
 
 
 def _bad(name: str, message: str, remedy: str) -> Check:

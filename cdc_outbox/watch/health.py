@@ -48,7 +48,7 @@ class Check:
 
     `name` is the signal's, as in `--warning SIGNAL=VALUE`. `value`, `warning` and `critical` are in the signal's own
     unit (seconds, bytes, a share of 1, a count, or a word), None where unknown or without a threshold. `next` is the
-    step that would mend it, None where it is well. `counts`: it makes the whole unknown where it is so itself.
+    step that would mend it. `counts`: where it is unknown, so is the whole, unless that is worse.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Check:
     critical: float | str | None
     message: str
     next: str | None = None
-    counts: bool = True
+    counts: bool = False
 
     def document(self) -> dict[str, Any]:
         value = _round(self.value) if isinstance(self.value, float) else self.value
@@ -169,6 +169,7 @@ class Health:
             "culprit": None if self.culprit is None else self.culprit.document(),
             "checks": [check.document() for check in self.checks],
             "next": self.next,
+            "advice": self.advice,
         }
 
 

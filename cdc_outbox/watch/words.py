@@ -9,10 +9,10 @@ _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def size(number: float) -> str:
-    """Bytes in the largest binary unit that leaves at least 0.1 of it; whole bytes below a tenth of a KiB."""
+    """Bytes in the largest binary unit of which there is at least a third; whole bytes below that of a KiB."""
     amount, unit = float(number), "B"
     for larger in _UNITS:
-        if amount < 102.4:
+        if amount < 1024 / 3:
             break
         amount, unit = amount / 1024, larger
     return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"

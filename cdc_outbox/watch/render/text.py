@@ -96,6 +96,8 @@ def _delivery(health: Health, sample: Sample) -> str:
 
 def _retention(health: Health, sample: Sample) -> str:
     retained, forecast = sample.retained, health.forecast
+    if sample.kept is not None and sample.kept.lost:
+        return "lost: WAL that the slot still needed is gone"
     parts = ["not known" if retained is None else f"{words.size(retained)} kept"]
     if forecast is not None and forecast.left is not None:
         parts.append(f"{words.size(forecast.left)} left")

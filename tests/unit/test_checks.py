@@ -1,0 +1,473 @@
+"""From a sample to a status, a summary and one next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cdc_outbox.errors import MissingRight, PostgresUnavailable
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.publication import PublicationState
+from cdc_outbox.postgres.slot import Slot
+from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Witness
+from cdc_outbox.settings import HealthSettings
+from cdc_outbox.watch.checks import judge, unreachable
+from cdc_outbox.watch.forecast import Course
+from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
+from cdc_outbox.watch.sample import Holder, Limits, Sample
+from cdc_outbox.watch.thresholds import Thresholds
+from tests.unit.sampled import AT, MIB, SLOT, sample, slot
+from tests.unit.test_forecast import HOLDER, START, at
+
+GIB = 1024 * MIB
+WITNESS = Witness("outbox_slot", "7", 1, LSN(START), updated_at=AT)
+
+
+def judged(
+    *course: Sample,
+    delivery: Delivery | None = None,
+    warning: dict[str, str] | None = None,
+    critical: dict[str, str] | None = None,
+    volume: int | None = None,
+    named: bool = True,
+) -> Health:
+    followed = Course(volume=volume)
+    *_, forecast = [followed.add(each) for each in course]
+    thresholds = Thresholds.of(HealthSettings(warning or {}, critical or {}))
+    return judge(course[-1], forecast, thresholds, delivery, volume=volume, named=named)
+
+
+def check(health: Health, name: str) -> Check:
+    return next(each for each in health.checks if each.name == name)
+
+
+def stopped(seconds: float, **changes: Any) -> Sample:
+    """A slot that nobody reads for so many seconds, with everything else well."""
+    given = sample(**changes)
+    since = given.at - timedelta(seconds=seconds)
+    return replace(given, slot=slot(active=False, active_pid=None, inactive_since=since))
+
+
+def test_all_is_well() -> None:
+    health = judged(at(0, written=0, active=True), at(1, written=MIB, confirmed=MIB, active=True))
+    assert health.status is Level.OK
+    assert health.next is None
+    assert health.culprit is None
+    assert health.summary == "active, caught up; WAL kept 1.0 MiB of 1.0 GiB (0 %)"
+
+
+class TestInactive:
+    @pytest.mark.parametrize(
+        ("seconds", "status", "words"),
+        [
+            (59, Level.OK, "inactive for 59s"),
+            (60, Level.WARNING, "inactive for 1m"),
+            (599, Level.WARNING, "inactive for 9m"),
+            (600, Level.CRITICAL, "inactive for 10m"),
+        ],
+    )
+    def test_by_its_own_time(self, seconds: float, status: Level, words: str) -> None:
+        health = judged(stopped(seconds))
+        assert health.status is status
+        assert health.summary.startswith(words)
+        assert health.next == (None if status is Level.OK else "cdc-outbox start --slot outbox_slot")
+        assert health.document()["slot"]["inactive_seconds"] == seconds
+
+    def test_before_17_by_the_witness(self) -> None:
+        witness = replace(WITNESS, position=LSN(2 * START), updated_at=AT - timedelta(minutes=3))
+        idle = replace(stopped(0), slot=slot(active=False), version=150000, witness=witness)
+        health = judged(idle)
+        assert check(health, "inactive").value == 180
+        assert health.summary.startswith("inactive for at most 3m")
+
+    def test_before_17_without_a_witness_nobody_knows(self) -> None:
+        idle = replace(stopped(0), slot=slot(active=False), version=150000, witness=Absent.TABLE)
+        health = judged(idle)
+        assert check(health, "inactive").value is None
+        assert health.status is Level.UNKNOWN
+        assert "PostgreSQL 15 doesn't tell since when" in health.summary
+
+    def test_before_17_as_long_as_it_was_seen(self) -> None:
+        course = [at(seconds, written=0) for seconds in (0, 300, 700)]
+        course = [replace(each, version=150000) for each in course]
+        assert judged(*course[:2]).status is Level.WARNING
+        assert judged(*course).status is Level.CRITICAL
+        assert judged(*course).summary.startswith("inactive for at least 11m")
+
+    def test_on_a_standby_it_is_no_fault(self) -> None:
+        health = judged(replace(stopped(5000), in_recovery=True, insert_lsn=None))
+        assert health.status is Level.OK
+        assert health.summary.startswith("on a standby")
+
+
+class TestRetained:
+    @pytest.mark.parametrize(
+        ("kept", "status"),
+        [(500, Level.OK), (512, Level.WARNING), (767, Level.WARNING), (768, Level.CRITICAL)],
+    )
+    def test_as_a_share_of_the_limit(self, kept: int, status: Level) -> None:
+        # Read and catching up, so that there is no time to a loss.
+        health = judged(
+            at(0, written=kept * MIB, active=True),
+            at(1, written=kept * MIB, confirmed=100 * MIB, active=True),
+        )
+        assert check(health, "retained").status is health.status is status
+        assert health.advice is None
+
+    @pytest.mark.parametrize(
+        ("kept", "status"), [(1023, Level.OK), (1024, Level.WARNING), (5120, Level.CRITICAL)]
+    )
+    def test_in_bytes_without_a_limit(self, kept: int, status: Level) -> None:
+        health = judged(at(0, written=kept * MIB, active=True, limit=None))
+        assert check(health, "retained_bytes").status is status
+        assert health.advice is not None
+        assert health.advice.startswith("without max_slot_wal_keep_size")
+
+    @pytest.mark.parametrize(("kept", "status"), [(9, Level.OK), (10, Level.WARNING), (25, Level.CRITICAL)])
+    def test_as_a_share_of_the_volume(self, kept: int, status: Level) -> None:
+        health = judged(at(0, written=kept * GIB, active=True, limit=None), volume=100 * GIB)
+        assert check(health, "retained_volume").status is status
+        assert f"on a volume of 100.0 GiB ({kept} %)" in health.summary
+
+    @pytest.mark.parametrize(
+        ("word", "status"),
+        [
+            ("reserved", Level.OK),
+            ("extended", Level.WARNING),
+            ("unreserved", Level.CRITICAL),
+            ("lost", Level.CRITICAL),
+        ],
+    )
+    def test_wal_status(self, word: str, status: Level) -> None:
+        health = judged(sample(slot=slot(wal_status=word)))
+        assert check(health, "wal_status").status is status
+
+
+class TestTimeToLoss:
+    @pytest.mark.parametrize(
+        ("rate", "status"), [(0.04, Level.OK), (0.06, Level.WARNING), (0.3, Level.CRITICAL)]
+    )
+    def test_by_hours(self, rate: float, status: Level) -> None:
+        health = judged(at(0, written=0), at(10, written=int(rate * 10 * MIB)))
+        assert check(health, "time_to_loss").status is status
+        assert "lost in about" in health.summary
+
+    def test_is_unknown_without_a_limit_and_says_so(self) -> None:
+        health = judged(at(0, written=0, limit=None), at(1, written=MIB, limit=None))
+        found = check(health, "time_to_loss")
+        assert (found.status, found.value) == (Level.UNKNOWN, None)
+        assert "--wal-volume-size" in found.message
+        assert health.document()["forecast"]["seconds_to_loss"] is None
+
+
+class TestDelivery:
+    @pytest.mark.parametrize(
+        ("seconds", "status"),
+        [(None, Level.OK), (0.0, Level.OK), (30.0, Level.WARNING), (300.0, Level.CRITICAL)],
+    )
+    def test_oldest_unacknowledged(self, seconds: float | None, status: Level) -> None:
+        health = judged(sample(), delivery=Delivery(seconds, AT))
+        assert health.status is status
+        assert health.document()["delivery"]["oldest_unacknowledged_seconds"] == seconds
+
+    @pytest.mark.parametrize(
+        ("seconds", "status"), [(59, Level.OK), (61, Level.WARNING), (301, Level.CRITICAL)]
+    )
+    def test_stalled(self, seconds: float, status: Level) -> None:
+        waits = at(0, written=500 * MIB, confirmed=100 * MIB, active=True, limit=None)
+        health = judged(waits, delivery=Delivery(None, waits.at - timedelta(seconds=seconds)))
+        assert check(health, "stalled").status is status
+
+    def test_what_little_waits_isnt_stalled(self) -> None:
+        waits = at(0, written=MIB, confirmed=0, active=True)
+        health = judged(waits, delivery=Delivery(None, waits.at - timedelta(hours=9)))
+        assert check(health, "stalled").status is Level.OK
+
+    def test_stalled_by_the_witness(self) -> None:
+        waits = at(
+            0, written=500 * MIB, active=True, witness=replace(WITNESS, updated_at=AT - timedelta(minutes=7))
+        )
+        assert check(judged(waits), "stalled").status is Level.CRITICAL
+
+    def test_stalled_by_what_was_seen(self) -> None:
+        course = [at(seconds, written=500 * MIB, active=True) for seconds in (0, 400)]
+        assert check(judged(*course), "stalled").status is Level.CRITICAL
+        moved = [course[0], at(400, written=500 * MIB, confirmed=MIB, active=True)]
+        assert check(judged(*moved), "stalled").status is Level.OK
+
+    def test_one_look_doesnt_tell_how_long(self) -> None:
+        found = check(judged(at(0, written=500 * MIB, active=True)), "stalled")
+        assert (found.status, found.value) == (Level.UNKNOWN, None)
+
+    def test_the_relays_own_state_is_named(self) -> None:
+        health = judged(sample(), delivery=Delivery(45.0, AT, "held", "no broker answers"))
+        assert health.summary.startswith("held (no broker answers); the oldest commit")
+
+
+class TestHeld:
+    def test_by_whom_and_not_by_the_relay(self) -> None:
+        known: dict[str, Any] = {"active": True, "oldest": HOLDER}
+        health = judged(
+            at(0, written=400 * MIB, confirmed=400 * MIB, **known),
+            at(1, written=520 * MIB, confirmed=520 * MIB, **known),
+        )
+        assert health.culprit is not None
+        assert health.culprit.document() == {
+            "kind": "transaction",
+            "pid": 815,
+            "gid": None,
+            "slot": None,
+            "user": "app",
+            "application": "batch",
+            "database": "app",
+            "age_seconds": None,
+            "query_start": None,
+            "held_bytes": 520 * MIB,
+            "message": "pid 815 (user app, database app, application batch, age unknown) holds 0.5 GiB of WAL that"
+            " was delivered; grant pg_read_all_stats to the relay's role, and its age is shown",
+        }
+        assert health.summary.startswith("active, caught up; pid 815 (user app")
+        assert health.next == "let that transaction end, or end it: select pg_terminate_backend(815);"
+
+    def test_with_its_age_where_it_may_be_seen(self) -> None:
+        began = AT - timedelta(hours=3)
+        seen = replace(HOLDER, began=began, query_began=began + timedelta(minutes=2))
+        known: dict[str, Any] = {"active": True, "oldest": seen, "sees_sessions": True}
+        health = judged(
+            at(0, written=400 * MIB, confirmed=400 * MIB, **known),
+            at(1, written=420 * MIB, confirmed=420 * MIB, **known),
+        )
+        assert health.culprit is not None
+        assert health.culprit.age_seconds == 3 * 3600 + 1
+        assert "open for 3h, query since 07:02:00Z) holds" in health.culprit.message
+        assert "grant" not in health.culprit.message
+
+    def test_by_another_slot(self) -> None:
+        other = slot(
+            name="abandoned", active=False, restart_lsn=LSN(START - 900 * MIB), wal_status="extended"
+        )
+        health = judged(at(0, written=MIB, active=True, others=(other,)))
+        assert health.culprit is not None
+        assert (health.culprit.kind, health.culprit.slot) == ("slot", "abandoned")
+        assert "nobody reads from it" in health.culprit.message
+        assert health.status is Level.OK
+
+
+class TestPublication:
+    GONE = PublicationState("outbox_pub", "publication outbox_pub does not exist", "create it", None, None)
+
+    def test_a_problem_is_critical_whatever_the_figures(self) -> None:
+        health = judged(sample(publication=self.GONE, publishes=()))
+        assert health.status is Level.CRITICAL
+        assert health.next == "create it"
+        assert "publication outbox_pub does not exist" in health.summary
+        assert health.document()["publication"] == {
+            "name": "outbox_pub",
+            "ok": False,
+            "problem": "publication outbox_pub does not exist",
+        }
+
+    def test_of_another_tools_slot_it_is_unknown(self) -> None:
+        debezium = Holder(4711, "debezium", "Debezium Streaming", None, None)
+        health = judged(sample(publication=self.GONE, publishes=(), holder=debezium), named=False)
+        assert health.status is Level.OK
+        assert check(health, "publication").status is Level.UNKNOWN
+        assert health.document()["publication"] == {"name": None, "ok": None, "problem": None}
+
+    @pytest.mark.parametrize(
+        "ours",
+        [
+            {"witness": replace(WITNESS, position=LSN(2 * START))},
+            {"holder": Holder(4711, "relay", "cdc-outbox/outbox_slot", None, None)},
+        ],
+        ids=["witness", "reader"],
+    )
+    def test_of_our_own_slot_it_is_missing_all_the_same(self, ours: dict[str, Any]) -> None:
+        health = judged(sample(publication=self.GONE, publishes=(), **ours), named=False)
+        assert health.status is Level.CRITICAL
+
+
+class TestIncidents:
+    MADE_AGAIN = Incident(IncidentKind.MADE_AGAIN, AT, LSN(16), LSN(32), "publication p was made again")
+    HIDDEN = Incident(IncidentKind.HIDDEN, AT, LSN(16), LSN(32), "publication p lacks the table")
+    ALTERED = Incident(IncidentKind.ALTERED, AT, LSN(16), LSN(32), "publication p was altered")
+
+    def found(self, *incidents: Incident, **changes: Any) -> Health:
+        witness = replace(WITNESS, position=LSN(2 * START), incidents=incidents)
+        return judged(sample(witness=witness, **changes))
+
+    @pytest.mark.parametrize("incident", [MADE_AGAIN, HIDDEN, ALTERED])
+    def test_each_is_critical_until_it_is_accepted(self, incident: Incident) -> None:
+        health = self.found(incident)
+        assert health.status is Level.CRITICAL
+        assert incident.message in health.summary
+        assert health.next is not None
+        assert ("start --slot outbox_slot --accept-gap" in health.next) == incident.kind.bars
+        assert ("health --slot outbox_slot --accept" in health.next) == (not incident.kind.bars)
+        assert self.found().status is Level.OK
+
+    def test_what_still_lasts_is_said_once(self) -> None:
+        lacks = PublicationState("p", "publication p lacks the table", "add it", None, None)
+        health = self.found(self.HIDDEN, publication=lacks)
+        assert health.summary.count("lacks the table") == 1
+
+
+class TestPosition:
+    def test_beyond_the_witness(self) -> None:
+        witness = replace(WITNESS, position=LSN(START + MIB))
+        moved: dict[str, Any] = {"written": 9 * MIB, "confirmed": 5 * MIB, "active": True, "witness": witness}
+        health = judged(at(0, **moved), at(1, **moved))
+        assert health.status is Level.CRITICAL
+        assert check(health, "position").status is Level.CRITICAL
+        assert "those between may be missing" in health.summary
+
+    def test_a_row_that_was_read_a_moment_earlier_is_no_gap(self) -> None:
+        witness = replace(WITNESS, position=LSN(START + MIB))
+        health = judged(
+            at(0, written=9 * MIB, confirmed=MIB, active=True, witness=witness),
+            at(1, written=9 * MIB, confirmed=5 * MIB, active=True, witness=witness),
+        )
+        assert check(health, "position").status is Level.OK
+
+    def test_beyond_the_end_of_the_wal(self) -> None:
+        health = judged(sample(slot=slot(confirmed_flush_lsn=LSN(0x1400001))))
+        assert health.status is Level.CRITICAL
+        assert "beyond the end of the server's WAL" in health.summary
+
+    def test_on_another_server(self) -> None:
+        health = judged(sample(witness=replace(WITNESS, position=LSN(2 * START), system_identifier="8")))
+        assert check(health, "position").status is Level.CRITICAL
+
+
+class TestSlot:
+    def of(self, found: Slot | None, **changes: Any) -> Health:
+        return judged(sample(slot=found, **changes))
+
+    def test_missing(self) -> None:
+        other = slot(name="another")
+        health = self.of(None, others=(other,), witness=Absent.ROW)
+        assert health.status is Level.CRITICAL
+        assert health.summary == 'there is no replication slot "outbox_slot"; this database has: another'
+        assert health.next == "cdc-outbox init --slot outbox_slot"
+        assert health.document()["slot"]["exists"] is False
+
+    def test_gone_with_a_witness_left(self) -> None:
+        health = self.of(None, witness=WITNESS)
+        assert "the replication slot outbox_slot is gone; events were delivered up to" in health.summary
+        assert health.next is not None
+        assert health.next.startswith("recover: ")
+
+    def test_only_the_pending_one(self) -> None:
+        health = self.of(None, pending=slot(name="outbox_slot_pending", active=False), witness=WITNESS)
+        assert health.status is Level.CRITICAL
+        assert health.summary.startswith('only "outbox_slot_pending" exists')
+        assert health.document()["slot"]["exists"] is False
+        assert health.document()["slot"]["retained_bytes"] == 4 * MIB
+
+    def test_lost(self) -> None:
+        gone = slot(active=False, wal_status="lost", safe_wal_size=None, restart_lsn=None)
+        health = self.of(gone)
+        assert health.status is Level.CRITICAL
+        assert health.summary.startswith('the replication slot "outbox_slot" is lost')
+        assert health.next is not None
+        assert health.next.startswith("recover: ")
+        document = health.document()
+        assert document["slot"]["safe_wal_bytes"] is None
+        assert document["forecast"] | {"basis": None} == {
+            "loss": "now",
+            "seconds_to_loss": 0.0,
+            "caught_up": "never",
+            "seconds_to_caught_up": None,
+            "basis": None,
+        }
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            (
+                {"slot_type": "physical", "plugin": None, "database": None, "here": False},
+                "is a physical replication slot",
+            ),
+            ({"database": "shop", "here": False}, 'belongs to the database "shop"'),
+            ({"plugin": "wal2json"}, 'belongs to the output plugin "wal2json"'),
+            ({"temporary": True}, "is temporary"),
+        ],
+    )
+    def test_not_ours_to_use(self, changes: dict[str, Any], words: str) -> None:
+        health = self.of(slot(**changes))
+        assert health.status is Level.CRITICAL
+        assert words in health.summary
+        assert health.next
+
+
+def test_a_synchronous_standby_is_critical() -> None:
+    health = judged(sample(synchronous_standby_names="ANY 1 (*)"))
+    assert health.status is Level.CRITICAL
+    assert "every COMMIT of the application would wait" in health.summary
+
+
+def test_a_standby_that_delivery_waits_for_is_named() -> None:
+    waits = sample(slot=slot(failover=True), synchronized_standby_slots="away", others=())
+    health = judged(waits)
+    assert health.status is Level.WARNING
+    assert "delivery waits for away of synchronized_standby_slots" in health.summary
+    there = slot(name="away", slot_type="physical", active=True, here=False)
+    assert judged(replace(waits, others=(there,))).status is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("age", "status"), [(99_999_999, Level.OK), (10**8, Level.WARNING), (5 * 10**8, Level.CRITICAL)]
+)
+def test_catalog_xmin_age(age: int, status: Level) -> None:
+    assert judged(sample(catalog_xmin_age=age)).status is status
+
+
+class TestThresholds:
+    def test_are_replaced_one_by_one(self) -> None:
+        idle = stopped(120)
+        assert judged(idle).status is Level.WARNING
+        assert judged(idle, warning={"inactive": "1h"}).status is Level.OK
+        assert judged(idle, critical={"inactive": "2m"}).status is Level.CRITICAL
+
+    def test_off_takes_one_away(self) -> None:
+        assert (
+            judged(stopped(9999), warning={"inactive": "off"}, critical={"inactive": "off"}).status
+            is Level.OK
+        )
+
+    def test_are_shown_beside_their_value(self) -> None:
+        document = judged(stopped(120), warning={"inactive": "90s"}).document()
+        shown = next(each for each in document["checks"] if each["name"] == "inactive")
+        assert (shown["value"], shown["warning"], shown["critical"]) == (120, 90, 600)
+
+
+def test_the_gravest_counts() -> None:
+    assert worst([Level.OK, Level.UNKNOWN]) is Level.UNKNOWN
+    assert worst([Level.UNKNOWN, Level.WARNING]) is Level.WARNING
+    assert worst([Level.CRITICAL, Level.WARNING]) is Level.CRITICAL
+    assert worst([]) is Level.OK
+    assert [level.exit_code for level in Level] == [0, 1, 2, 3]
+
+
+def test_a_limit_of_nought_is_no_division_by_it() -> None:
+    tight = sample(
+        limits=Limits(slot_keep=0, wal_keep=0, max_wal=GIB, segment=16 * MIB),
+        slot=replace(SLOT, safe_wal_size=9),
+    )
+    assert check(judged(tight), "retained").value == pytest.approx(0.25)
+
+
+class TestUnreachable:
+    def test_is_critical(self) -> None:
+        health = unreachable(
+            "outbox_slot", PostgresUnavailable("nothing listens", next="start it"), last=sample()
+        )
+        assert (health.status, health.next) == (Level.CRITICAL, "start it")
+        assert health.summary == "nothing listens; last seen 10:00:00Z"
+        assert health.document()["slot"]["exists"] is None
+
+    def test_a_server_that_refuses_us_is_unknown(self) -> None:
+        assert unreachable("outbox_slot", MissingRight("no", next="grant")).status is Level.UNKNOWN
