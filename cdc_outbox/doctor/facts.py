@@ -40,10 +40,15 @@ select session_user::text, current_database()::text, pg_catalog.pg_backend_pid()
                             where s.active_pid = r.pid and s.slot_type = 'logical')),
        (select coalesce(jsonb_object_agg(slot_name, active), '{}') from pg_catalog.pg_replication_slots
          where slot_type = 'physical' and not temporary),
-       (select coalesce(jsonb_agg(distinct coalesce(r.rolname, 'all roles')), '[]')
+       (select coalesce(jsonb_agg(case when d.setrole = 0 and d.setdatabase = 0 then 'role all'
+                                       when d.setrole = 0 then 'database ' || quote_ident(b.datname)
+                                       when d.setdatabase = 0 then 'role ' || quote_ident(r.rolname)
+                                       else 'role ' || quote_ident(r.rolname) || ' in database '
+                                            || quote_ident(b.datname) end), '[]')
           from pg_catalog.pg_db_role_setting d cross join unnest(d.setconfig) as each (setting)
           left join pg_catalog.pg_roles r on r.oid = d.setrole
-         where d.setdatabase in (0, (select oid from pg_catalog.pg_database where datname = current_database()))
+          left join pg_catalog.pg_database b on b.oid = d.setdatabase
+         where (d.setdatabase = 0 or b.datname = current_database())
            and lower(each.setting) in ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no',
                                        'synchronous_commit=0')),
        array(select distinct split_part(name, '.', 1) from pg_catalog.pg_settings where strpos(name, '.') > 0)
@@ -58,7 +63,7 @@ class Facts:
     """The answer. `at` is the server's clock, in seconds since 1970; `pid` is the backend behind the connection.
 
     `standbys` counts walsenders that stream no logical slot, `physical` has the physical slots and whether each is in
-    use, `lazy` the roles whose new sessions commit asynchronously.
+    use, `lazy` whose new sessions commit asynchronously, as ALTER names them: `role app in database shop`.
     """
 
     role: str

@@ -37,7 +37,7 @@ async def examine(settings: KafkaSettings, outbox: Outbox, findings: Findings) -
         return
     try:
         await cluster.start()
-        side = _Side(settings, outbox, findings, cluster)
+        side = KafkaSide(settings, outbox, findings, cluster)
         await side.examine()
     except CdcOutboxError as error:
         findings.refuse("connection", error)
@@ -79,7 +79,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + more
 
 
-class _Side:
+class KafkaSide:
     """The cluster, and what is known of the rows that go there."""
 
     def __init__(

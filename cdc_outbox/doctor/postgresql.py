@@ -79,7 +79,7 @@ async def examine(settings: Settings, findings: Findings) -> Outbox:
         except CdcOutboxError as error:
             findings.refuse("connection", error)
             return _guessed(settings)
-        side = _Side(settings, findings, conn, known)
+        side = PostgresSide(settings, findings, conn, known)
         try:
             await side.examine(began, ended)
         except CdcOutboxError as lost:
@@ -95,7 +95,7 @@ def _guessed(settings: Settings) -> Outbox:
     return Outbox(fixed={topic} if topic is not None and "{" not in topic else set())
 
 
-class _Side:
+class PostgresSide:
     """The connection, what it showed, and the checks that go by it."""
 
     def __init__(self, settings: Settings, findings: Findings, conn: Connection, known: Facts) -> None:
@@ -399,21 +399,17 @@ class _Side:
 
     def synchronous_commit(self) -> None:
         why = "what commits asynchronously reaches the relay up to 0.6 s late"
-        if self.facts.settings.get("synchronous_commit") == "off":
+        if self.facts.lazy:
+            self.findings.warn(
+                "synchronous_commit",
+                f"it is off for {', '.join(self.facts.lazy)}: {why}",
+                "\n".join(f"alter {target} reset synchronous_commit;" for target in self.facts.lazy),
+            )
+        elif self.facts.settings.get("synchronous_commit") == "off":
             self.findings.warn(
                 "synchronous_commit",
                 f"it is off for new sessions: {why}",
                 self.change(Setting("synchronous_commit", "on")),
-            )
-        elif self.facts.lazy:
-            who = ", ".join(self.facts.lazy)
-            everybody = self.facts.lazy == ("all roles",)
-            target = "database" if everybody else "role"
-            names = (self.facts.database,) if everybody else self.facts.lazy
-            self.findings.warn(
-                "synchronous_commit",
-                f"it is off for {who}: {why}",
-                "\n".join(f"alter {target} {quote(name)} reset synchronous_commit;" for name in names),
             )
         else:
             self.findings.ok("synchronous_commit", self.facts.settings.get("synchronous_commit", "unknown"))
