@@ -57,13 +57,12 @@ def judge(
 def unreachable(slot: str, error: CdcOutboxError, *, last: Sample | None = None) -> Health:
     """The health where the server could not be asked: critical, or unknown where it refuses to answer us.
 
-    `last` is the last sample that there was: what was known then is not told as if it were known now, but for the
-    slot's place.
+    `last` is the last sample that there was. Its figures are not told as if they were today's, only when it was.
     """
     status = Level.CRITICAL if isinstance(error, PostgresUnavailable) else Level.UNKNOWN
     summary = str(error)
     if last is not None:
-        summary = f"{summary}; last seen {words.moment(last.at, last.at)}"
+        summary = f"{summary}; last seen {last.at:%Y-%m-%d %H:%M:%S}Z"
     check = Check("server", status, None, None, None, str(error), error.next)
     return Health(slot, status, summary, (check,), error.next, None, None, None)
 

@@ -466,7 +466,7 @@ class TestUnreachable:
             "outbox_slot", PostgresUnavailable("nothing listens", next="start it"), last=sample()
         )
         assert (health.status, health.next) == (Level.CRITICAL, "start it")
-        assert health.summary == "nothing listens; last seen 10:00:00Z"
+        assert health.summary == "nothing listens; last seen 2026-05-04 10:00:00Z"
         assert health.document()["slot"]["exists"] is None
 
     def test_a_server_that_refuses_us_is_unknown(self) -> None:

@@ -21,13 +21,13 @@ _COLOURS: Final = {Level.OK: "32", Level.WARNING: "33", Level.CRITICAL: "31", Le
 def text(health: Health, *, colour: bool = False) -> str:
     """The whole, without a line's end."""
     lines = [headline(health, colour=colour)]
-    lines += [f"  {label:{_WIDTH}}{_plain(said)}" for label, said in _evidence(health)]
+    lines += [f"  {label:{_WIDTH}}{words.printable(said)}" for label, said in _evidence(health)]
     return "\n".join(lines)
 
 
 def headline(health: Health, *, colour: bool = False) -> str:
     """Slot, status and summary."""
-    return f"{health.slot}  {status(health.status, colour=colour)}  {_plain(health.summary)}"
+    return f"{health.slot}  {status(health.status, colour=colour)}  {words.printable(health.summary)}"
 
 
 def status(level: Level, *, colour: bool) -> str:
@@ -118,10 +118,3 @@ def _publication(health: Health, sample: Sample) -> str:
         return state.problem
     kinds = "inserts only" if sample.publishes == ("inserts",) else ", ".join(sample.publishes)
     return f"{state.name}: {', '.join(map(str, sample.tables))}, {kinds}"
-
-
-def _plain(said: str) -> str:
-    """One line that a terminal shows as it is: application names are anybody's."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in said
-    )

@@ -1,0 +1,105 @@
+"""Asking a relay what it says of itself: no answer, a strange one, one of another slot, a slow one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_outbox.watch import inquiry
+from tests.servers.process import free_port
+
+Serve = Callable[..., tuple[str, int]]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serves one answer to everything on a port of its own; keeps the requests' tokens in `serve.tokens`."""
+    servers = []
+
+    def start(body: bytes, code: int = 200, token: str | None = None) -> tuple[str, int]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                allowed = token is None or self.headers["Authorization"] == f"Bearer {token}"
+                self.send_response(code if allowed else 401)
+                self.end_headers()
+                self.wfile.write(body if self.path == "/status" else b"{}")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return "127.0.0.1", server.server_port
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_nobody_answers() -> None:
+    assert inquiry.ask(("127.0.0.1", free_port())) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b"null", b"\xff"])
+def test_an_answer_that_isnt_one(serve: Serve, body: bytes) -> None:
+    assert inquiry.ask(serve(body)) is None
+
+
+def test_a_refusal(serve: Serve) -> None:
+    assert inquiry.ask(serve(b"{}", code=403)) is None
+
+
+def test_a_relay_that_wants_a_token(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    address = serve(b'{"slot": "a"}', token="s3cret")
+    assert inquiry.ask(address) is None
+    assert inquiry.ask(address, file) == {"slot": "a"}
+    assert inquiry.ask(address, tmp_path / "missing") is None
+
+
+def test_what_it_says_of_delivery(serve: Serve) -> None:
+    document = {
+        "slot": "a",
+        "state": "held",
+        "reason": "no broker",
+        "delivery": {"oldest_unacknowledged_seconds": 12, "last_acknowledged_at": "2026-05-04T10:00:00.000Z"},
+    }
+    found = inquiry.delivery(inquiry.ask(serve(json.dumps(document).encode())), "a")
+    assert found is not None
+    assert found.oldest_unacknowledged_seconds == 12.0
+    assert found.last_acknowledged_at is not None
+    assert (found.state, found.reason) == ("held", "no broker")
+    assert inquiry.delivery(document, "another") is None
+    assert inquiry.delivery(None, "a") is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [],
+        {},
+        {"oldest_unacknowledged_seconds": True},
+        {"oldest_unacknowledged_seconds": -1},
+        {"oldest_unacknowledged_seconds": "7"},
+        {"last_acknowledged_at": "yesterday"},
+        {"last_acknowledged_at": "2026-05-04T10:00:00"},
+    ],
+)
+def test_what_isnt_understood_is_unknown(told: object) -> None:
+    found = inquiry.delivery({"slot": "a", "state": 7, "delivery": told}, "a")
+    assert found is not None
+    assert (found.oldest_unacknowledged_seconds, found.last_acknowledged_at, found.state) == (
+        None,
+        None,
+        None,
+    )
