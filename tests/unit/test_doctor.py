@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from cdc_outbox.errors import PostgresUnavailable, SlotMissing, UsageError
 from cdc_outbox.event import Encoded
 from cdc_outbox.kafka.inspection import Broker, Topic
 from cdc_outbox.settings.secret import Redactor
+from tests.servers.cache import CHECKOUT
 from tests.unit.test_kafka_client import settings as kafka_settings
 
 
@@ -348,3 +350,12 @@ class TestRelay:
         relay.examine(SimpleNamespace(http=http), found)  # type: ignore[arg-type]
         assert found.checks[1].status is Status.FAILED
         assert "192.0.2.1:9464" in found.checks[1].message
+
+
+def test_the_reference_knows_every_check() -> None:
+    sources = "\n".join(path.read_text() for path in (CHECKOUT / "cdc_outbox" / "doctor").glob("*.py"))
+    made = {*re.findall(r"(?:findings\.\w+|self\.attempt)\(\s*\"(\w+)\"", sources), "record_size"}
+    reference = (CHECKOUT / "docs" / "reference" / "doctor.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)
+    assert {*told} == made
+    assert len(told) == len({*told}) + 1  # both sides have a connection
