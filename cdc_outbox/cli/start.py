@@ -72,7 +72,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     from cdc_outbox import log, memory
     from cdc_outbox.errors import DrainExceeded
     from cdc_outbox.relay import Relay
-    from cdc_outbox.watch.server import serving
+    from cdc_outbox.watch.watching import watching
 
     logger = log.get(__name__)
 
@@ -106,7 +106,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, told_to_stop, which)
     try:
-        async with serving(settings.http, relay.status, settings.redactor.redact):
+        async with watching(settings, relay.status):
             await relay.run()
     except asyncio.CancelledError:
         raise DrainExceeded(

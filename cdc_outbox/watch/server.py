@@ -1,55 +1,45 @@
-"""Liveness and readiness over HTTP, small and hard to hurt.
+"""Answers over HTTP, small and hard to hurt.
 
-`/livez` is 200 while the loop beats; Kafka's or PostgreSQL's absence doesn't fail it, for a restart would cure neither.
-`/readyz` is 200 while the relay streams or stands by. GET and HEAD only, short requests, a deadline for each, a
-bounded number of connections of which the oldest makes room for a new one (so that slow clients can't keep a probe
-out), and the Host checked on loopback, so that a page in a browser can't reach it. No request causes SQL, and what is
-said has passed the redactor.
+One short request a connection, a deadline for each, and a bounded number of connections. At that bound those wait that
+come, in the kernel's queue; and the one that has been here longest makes room, once it has had time to speak. So
+slow clients can't keep a probe out, and many at once all get their answer. New ones are taken a few at a time, so that
+the stream has its turns in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import time
-from contextlib import asynccontextmanager, suppress
-from ipaddress import ip_address
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
-
-import orjson
 
 from cdc_outbox import log
 from cdc_outbox.errors import SetupError
+from cdc_outbox.watch.http import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from cdc_outbox.settings import HttpSettings
     from cdc_outbox.state import Status
+    from cdc_outbox.watch.answers import Answers
 
 _log = log.get(__name__)
 
-MISSED_BEAT: Final = 10.0
-"""Seconds without a turn of the event loop's heartbeat that make the process count as dead."""
-
 _DEADLINE: Final = 5.0
-_REQUEST_BYTES: Final = 8192
-_CONNECTIONS: Final = 32
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    503: "Service Unavailable",
-}
+_TIME_TO_SPEAK: Final = 1.0
+_HEAD_BYTES: Final = 8192
+_CONNECTIONS: Final = 256
+_QUEUE: Final = 512
+_TAKEN_AT_ONCE: Final = 16
+_PAUSE: Final = 0.02
 
 
 @asynccontextmanager
-async def serving(
-    settings: HttpSettings, status: Status, redact: Callable[[str], str]
-) -> AsyncIterator[None]:
-    """Serve the probes while the block runs; `redact` takes secrets out of reasons.
+async def serving(settings: HttpSettings, answers: Answers) -> AsyncIterator[None]:
+    """Serve while the block runs.
 
     A taken default port is a warning, since a standby or a shard beside it is common; a port that was asked for is a
     SetupError.
@@ -58,11 +48,9 @@ async def serving(
         yield
         return
     host, port = settings.listen
-    probes = Probes(status, redact, loopback=_is_loopback(host))
-    beating = asyncio.create_task(_beat(status), name="heartbeat")
-    server: asyncio.Server | None = None
+    counter = Counter(answers)
     try:
-        server = await asyncio.start_server(probes.handle, host, port, limit=_REQUEST_BYTES)
+        await counter.open_at(host, port)
         _log.info("http", host=host, port=port)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
@@ -78,99 +66,147 @@ async def serving(
             port=port,
             for_its_own="--http HOST:PORT",
         )
+    else:
+        if not is_loopback(host) and settings.token_file is None:
+            _log.warning(
+                "the status page is off: others than this machine may ask, and no token is set",
+                host=host,
+                to_have_it="name a file with a token as http.token_file",
+            )
     try:
         yield
     finally:
-        beating.cancel()
-        if server is not None:
-            server.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await server.wait_closed()
+        counter.close()
 
 
-async def _beat(status: Status) -> None:
+async def beat(status: Status) -> None:
+    """Show that the event loop turns."""
     while True:
         status.beat = time.monotonic()
         await asyncio.sleep(1.0)
 
 
-class Probes:
-    """The answers to `/livez` and `/readyz`."""
+class Counter:
+    """Where connections are taken: it listens, and knows those that are open, the oldest first."""
 
-    def __init__(self, status: Status, redact: Callable[[str], str], *, loopback: bool) -> None:
-        self._status = status
-        self._redact = redact
-        self._loopback = loopback
-        self._open: dict[asyncio.StreamWriter, None] = {}
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self._sockets: list[socket.socket] = []
+        self._open: dict[asyncio.Transport, float] = {}
+        self._greeting: set[asyncio.Task[object]] = set()
+        self._pauses: set[asyncio.TimerHandle] = set()
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one request of one connection."""
-        if len(self._open) >= _CONNECTIONS:
-            next(iter(self._open)).transport.abort()
-        self._open[writer] = None
+    async def open_at(self, host: str, port: int) -> None:
+        """Listen at each address of the host. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
-            async with asyncio.timeout(_DEADLINE):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self.answer(head))
-                await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # slow, over-long or gone: not worth a line in the log, which would be theirs to fill
-        finally:
-            del self._open[writer]
-            writer.close()
+            for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
+                self._sockets.append(socket.create_server(address, family=family, backlog=_QUEUE))
+        except OSError:
+            self.close()
+            raise
+        for listening in self._sockets:
+            listening.setblocking(False)
+            loop.add_reader(listening, self._take, listening)
 
-    def answer(self, head: bytes) -> bytes:
-        """The whole response to a request's head, a pure function of it and the status."""
-        line, *headers = head.decode("latin-1").split("\r\n")
-        words = line.split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _response(400, {"error": "not an HTTP/1 request"}, body=True)
-        method, target, _ = words
-        body = method != "HEAD"
-        if method not in ("GET", "HEAD"):
-            return _response(405, {"error": "GET and HEAD only"}, body=True)
-        if self._loopback and not _names_loopback(headers):
-            return _response(403, {"error": "this Host is not served on loopback"}, body=body)
-        path = target.partition("?")[0]
-        if path == "/livez":
-            alive = time.monotonic() - self._status.beat < MISSED_BEAT
-            return _response(200 if alive else 503, {"status": "alive" if alive else "stuck"}, body=body)
-        if path == "/readyz":
-            state = self._status.state
-            document = {"state": state.value, "reason": self._redact(self._status.reason)}
-            return _response(200 if state.ready else 503, document, body=body)
-        return _response(404, {"error": "there are /livez and /readyz"}, body=body)
+    def _take(self, listening: socket.socket) -> None:
+        """Somebody is at the door."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_TAKEN_AT_ONCE):
+            if not self._has_room():
+                return self._rest(listening)
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return None
+            except OSError:
+                # Out of descriptors: there may be some again, and the stream needs none.
+                return self._rest(listening)
+            connection.setblocking(False)
+            greeting = loop.create_task(loop.connect_accepted_socket(lambda: Exchange(self), connection))
+            self._greeting.add(greeting)
+            greeting.add_done_callback(self._greeted)
+        return None
 
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
+    def _has_room(self) -> bool:
+        if len(self._open) + len(self._greeting) < _CONNECTIONS:
+            return True
+        oldest, since = next(iter(self._open.items()), (None, 0.0))
+        if oldest is None or time.monotonic() - since < _TIME_TO_SPEAK:
+            return False
+        del self._open[oldest]
+        oldest.abort()
         return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+
+    def _rest(self, listening: socket.socket) -> None:
+        """Let them wait in the queue for a moment."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+
+        def again() -> None:
+            self._pauses.discard(pause)
+            loop.add_reader(listening, self._take, listening)
+
+        pause = loop.call_later(_PAUSE, again)
+        self._pauses.add(pause)
+
+    def _greeted(self, greeting: asyncio.Task[object]) -> None:
+        self._greeting.discard(greeting)
+        if not greeting.cancelled():
+            greeting.exception()  # one that went at once
+
+    def came(self, transport: asyncio.Transport) -> None:
+        """A connection is open."""
+        self._open[transport] = time.monotonic()
+
+    def went(self, transport: asyncio.Transport) -> None:
+        """A connection is over."""
+        self._open.pop(transport, None)
+
+    def close(self) -> None:
+        """Listen no more, and end who is here."""
+        loop = asyncio.get_running_loop()
+        for pause in self._pauses:
+            pause.cancel()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        for greeting in [*self._greeting]:
+            greeting.cancel()
+        for transport in [*self._open]:
+            transport.abort()
 
 
-def _names_loopback(headers: list[str]) -> bool:
-    """Whether each Host is ours. HTTP/1.0 clients send none; browsers always do."""
-    named = (header.partition(":") for header in headers)
-    hosts = [value.strip().lower() for name, _, value in named if name.strip().lower() == "host"]
-    return all(
-        _is_loopback(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
-        for host in hosts
-    )
+class Exchange(asyncio.Protocol):
+    """One request and its answer. Who is slow, over-long or gone is not worth a line in the log: it would be theirs."""
 
+    _transport: asyncio.Transport
+    _deadline: asyncio.TimerHandle
 
-def _response(code: int, document: dict[str, str], *, body: bool) -> bytes:
-    content = orjson.dumps(document) + b"\n"
-    head = (
-        f"HTTP/1.1 {code} {_REASONS[code]}\r\n"
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n"
-        "Cache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        "Content-Security-Policy: default-src 'none'\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + (content if body else b"")
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._head = b""
+        self._done = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a TCP server hands over
+        self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(_DEADLINE, transport.abort)
+        self._counter.came(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._done:
+            return
+        self._head += data
+        head, end, _ = self._head.partition(b"\r\n\r\n")
+        if len(head) > _HEAD_BYTES:
+            self._transport.abort()
+        elif end:
+            self._done = True
+            self._transport.write(self._counter.answers.answer(head))
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._counter.went(self._transport)

@@ -158,12 +158,16 @@ class RelayProcess:
                 )
                 raise AssertionError(f"{message}: {how}; the relay's log ends:\n{self.text()}")
 
-    def get(self, path: str, timeout: float = 5) -> tuple[int, str]:
+    def get(
+        self, path: str, timeout: float = 5, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         """Code and body of an HTTP answer. Raises OSError while nothing listens."""
         assert self.http_port is not None, "this relay runs without HTTP"
-        url = f"http://127.0.0.1:{self.http_port}{path}"
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.http_port}{path}", headers={**(headers or {})}
+        )
         try:
-            with urllib.request.urlopen(url, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:

@@ -1,0 +1,333 @@
+"""A running relay as those see it who watch: scrapers, probes, browsers, and clients that mean no good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from psycopg.sql import SQL
+
+from tests.integration.conftest import Database
+from tests.servers.cache import CHECKOUT
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.postgres import PostgresServer
+from tests.servers.process import free_port
+from tests.servers.relay import RelayProcess
+from tests.servers.wait import eventually
+
+TOKEN = secrets.token_hex(32)
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def scrape(relay: RelayProcess) -> dict[str, Metric]:
+    """The metrics by their names without prefix and, for counters, without `_total`."""
+    code, body = relay.get("/metrics")
+    assert code == 200
+    families = text_string_to_metric_families(body)
+    return {family.name.removeprefix("cdc_outbox_"): family for family in families}
+
+
+def value(relay: RelayProcess, name: str, **labels: str) -> float | None:
+    """One sample's value, None where there is none."""
+    family = scrape(relay).get(name)
+    for sample in family.samples if family else ():
+        if sample.labels.items() >= labels.items():
+            return sample.value
+    return None
+
+
+def status(relay: RelayProcess) -> Mapping[str, Any]:
+    code, body = relay.get("/status")
+    assert code == 200
+    document = json.loads(body)
+    assert isinstance(document, dict)
+    return document
+
+
+def health(relay: RelayProcess) -> tuple[int, str]:
+    code, body = relay.get("/healthz")
+    return code, json.loads(body)["status"]
+
+
+@pytest.fixture
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    return make_pipeline(outbox, kafka).prepare().init()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+def test_what_was_delivered_is_seen_at_once(pipeline: Pipeline) -> None:
+    relay, writer = pipeline.start(), pipeline.writer()
+    began = time.time()
+    writer.write(30, rows_per_transaction=3)
+    eventually(lambda: value(relay, "events_published", topic=pipeline.topic) == 30, PATIENCE, relay.text)
+    metrics = scrape(relay)
+
+    def sum_of(name: str, suffix: str) -> float:
+        return next(each.value for each in metrics[name].samples if each.name.endswith(suffix))
+
+    assert value(relay, "events_received") == 30
+    assert value(relay, "state", state="streaming") == 1
+    assert sum_of("event_latency_seconds", "_count") == 30
+    assert 0 < sum_of("event_latency_seconds", "_sum") / 30 < time.time() - began
+    assert sum_of("publish_duration_seconds", "_count") > 0
+    eventually(
+        lambda: (
+            next(
+                each.value
+                for each in scrape(relay)["transaction_events"].samples
+                if each.labels.get("le") == "5.0"
+            )
+            == 10
+        ),
+        PATIENCE,
+        "ten transactions of three",
+    )
+    assert value(relay, "inflight_events") == value(relay, "oldest_unacked_commit_age_seconds") == 0
+    acknowledged = value(relay, "last_ack_timestamp_seconds")
+    assert acknowledged is not None
+    assert began - 1 < acknowledged < time.time() + 1
+    assert (value(relay, "guard_checks", result="failed"), value(relay, "publication_ok")) in (
+        (0, 1),
+        (0, None),
+    )
+    assert (value(relay, "status_updates_sent") or 0) > 0
+
+
+def test_the_slot_is_sampled_by_the_role_that_streams(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    eventually(lambda: value(relay, "slot_active", slot=pipeline.slot) == 1, PATIENCE, relay.text)
+    assert value(relay, "publication_ok") == 1
+    assert value(relay, "slot_wal_status", slot=pipeline.slot, status="reserved") == 1
+    assert value(relay, "slot_retained_wal_bytes", slot=pipeline.slot) is not None
+    assert value(relay, "slot_unconfirmed_wal_bytes", slot=pipeline.slot) is not None
+    assert value(relay, "slot_time_to_loss_seconds", slot=pipeline.slot) is None, "there is no limit"
+    assert health(relay)[0] == 200
+
+
+def test_status_tells_state_positions_topics_and_mapping(pipeline: Pipeline) -> None:
+    relay, writer = pipeline.start(), pipeline.writer()
+    writer.write(5)
+    eventually(lambda: status(relay)["topics"] == {pipeline.topic: 5}, PATIENCE, relay.text)
+    eventually(lambda: status(relay)["health"] is not None, PATIENCE, relay.text)
+    document = status(relay)
+    assert document["state"] == "streaming"
+    assert document["slot"] == pipeline.slot
+    assert document["events"]["published"] == 5
+    assert "public.outbox" in document["mapping"]
+    assert document["lsn"]["received"] != "0/0"
+    assert document["delivery"]["oldest_unacknowledged_seconds"] == 0
+    eventually(lambda: status(relay)["lsn"]["confirmed"] != "0/0", PATIENCE, "a confirmation")
+
+
+def test_the_first_hour_begins_with_a_point(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    pipeline.writer().write(5)
+    point = eventually(lambda: status(relay)["history"]["points"], PATIENCE, relay.text)[0]
+    assert point["unconfirmed_bytes"] is not None
+    assert point["events_per_second"] > 0
+
+
+def test_a_token_opens_what_probes_dont_need(pipeline: Pipeline, token_file: Path) -> None:
+    relay = pipeline.start(env={"CDC_OUTBOX_HTTP_TOKEN_FILE": str(token_file)})
+    assert relay.get("/livez")[0] == relay.get("/readyz")[0] == relay.get("/")[0] == 200
+    for path in ("/metrics", "/healthz", "/status"):
+        assert relay.get(path)[0] == 401
+        assert relay.get(path, headers={"Authorization": "Bearer wrong"})[0] == 401
+    assert relay.get("/metrics", headers=BEARER)[0] == relay.get("/status", headers=BEARER)[0] == 200
+    token_file.write_text("rotated\n")
+    assert relay.get("/status", headers=BEARER)[0] == 401
+    assert relay.get("/status", headers={"Authorization": "Bearer rotated"})[0] == 200
+    assert TOKEN not in relay.text(1000)
+
+
+def test_a_token_file_that_is_not_there_is_a_set_up_error(pipeline: Pipeline, tmp_path: Path) -> None:
+    relay = pipeline.start(state=None, env={"CDC_OUTBOX_HTTP_TOKEN_FILE": str(tmp_path / "nothing")})
+    assert relay.wait() == 78
+    assert str(tmp_path / "nothing") in relay.records[-1]["error"]
+    assert "openssl rand" in relay.records[-1]["next"]
+
+
+def test_for_others_without_a_token_there_is_no_status(pipeline: Pipeline) -> None:
+    port = free_port()
+    relay = pipeline.start("--http", f"0.0.0.0:{port}", state=None)
+    relay.http_port = port
+    relay.wait_state("streaming")
+    warning = relay.wait_for(lambda record: "status page is off" in str(record["event"]))
+    assert "http.token_file" in str(warning)
+    assert {path: relay.get(path)[0] for path in ("/", "/status", "/metrics", "/livez")} == {
+        "/": 403,
+        "/status": 403,
+        "/metrics": 200,
+        "/livez": 200,
+    }
+
+
+@contextlib.contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Somebody listens there."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(pipeline: Pipeline) -> None:
+    port = free_port()
+    with taken(port):
+        relay = pipeline.start("--http", f"127.0.0.1:{port}", state=None)
+        assert relay.wait() == 78
+    assert f"127.0.0.1:{port}: the port is taken" in relay.records[-1]["error"]
+    assert "--http HOST:PORT" in relay.records[-1]["next"]
+
+
+def flood(relay: RelayProcess, *, clients: int, slow: int) -> dict[str, int]:
+    """Let clients come all at once; an answer's code → how many got it."""
+    arguments = [sys.executable, "-m", "tests.servers.flood", *map(str, (relay.http_port, clients, slow))]
+    done = subprocess.run(arguments, cwd=CHECKOUT, capture_output=True, timeout=100, check=True)
+    codes = json.loads(done.stdout)
+    assert isinstance(codes, dict)
+    return codes
+
+
+def test_ten_thousand_scrapes_and_slow_clients_leave_the_stream_unharmed(pipeline: Pipeline) -> None:
+    relay, writer, consumer = pipeline.start(), pipeline.writer(rate=200), pipeline.consumer()
+    walsender = pipeline.slot_value("active_pid")
+    writer.start()
+    writer.wait_written(200)
+    began = time.monotonic()
+    codes = flood(relay, clients=10_000, slow=100)
+    print(f"{time.monotonic() - began:.1f} s, {codes}")
+    verdict = pipeline.books(writer, consumer)
+    assert verdict.duplicates == ()
+    assert codes == {"200": 10_000}
+    assert pipeline.slot_value("active_pid") == walsender
+    assert relay.get("/livez")[0] == 200
+    assert relay.peak_rss() < 96 << 20
+    buckets = scrape(relay)["event_latency_seconds"].samples
+    late = {each.labels["le"]: each.value for each in buckets if "le" in each.labels}
+    assert late["5.0"] == late["+Inf"], f"an event took more than 5 s: {late}"
+
+
+@pytest.fixture
+def own_pipeline(
+    make_postgres: Callable[..., PostgresServer],
+    own_kafka: KafkaBroker,
+    make_pipeline: Callable[..., Pipeline],
+    aggregate_type: str,
+) -> Pipeline:
+    """Servers that may be hurt, and a limit of two segments for what a slot may keep."""
+    server = make_postgres(settings={"max_slot_wal_keep_size": "32MB", "checkpoint_timeout": "30s"})
+    return make_pipeline(server, own_kafka, aggregate_type=aggregate_type).prepare().init()
+
+
+def test_a_broker_that_is_away_is_seen_by_age_state_and_health(own_pipeline: Pipeline) -> None:
+    relay = own_pipeline.start(
+        "--warning", "oldest_unacknowledged=1s", "--critical", "oldest_unacknowledged=3s"
+    )
+    writer = own_pipeline.writer()
+    writer.write(5)
+    eventually(lambda: value(relay, "events_published", topic=own_pipeline.topic) == 5, PATIENCE, relay.text)
+    eventually(lambda: health(relay) == (200, "ok"), PATIENCE, lambda: relay.get("/healthz"))
+    assert isinstance(own_pipeline.kafka, KafkaBroker)
+    own_pipeline.kafka.pause()
+    try:
+        writer.write(5)
+        eventually(lambda: (value(relay, "oldest_unacked_commit_age_seconds") or 0) > 3, PATIENCE, relay.text)
+        assert value(relay, "inflight_events") == 5
+        assert (value(relay, "inflight_bytes") or 0) > 0
+        eventually(lambda: health(relay) == (503, "critical"), PATIENCE, lambda: relay.get("/healthz"))
+        eventually(lambda: value(relay, "state", state="held") == 1, PATIENCE, relay.text)
+        assert relay.get("/livez")[0] == 200
+        assert relay.get("/readyz")[0] == 503
+        crossed = relay.wait_for(
+            lambda record: (
+                record["event"] == "threshold crossed"
+                and record["signal"] == "oldest_unacknowledged"
+                and record["status"] == "critical"
+            )
+        )
+        assert crossed["level"] == "error"
+        assert crossed["next"]
+    finally:
+        own_pipeline.kafka.resume()
+    eventually(lambda: value(relay, "oldest_unacked_commit_age_seconds") == 0, PATIENCE, relay.text)
+    eventually(lambda: health(relay) == (200, "ok"), PATIENCE, lambda: relay.get("/healthz"))
+    relay.wait_for(
+        lambda record: record["event"] == "threshold left" and record["signal"] == "oldest_unacknowledged"
+    )
+    crossings = [record for record in relay.records if str(record["event"]).startswith("threshold")]
+    assert len([each for each in crossings if each["signal"] == "oldest_unacknowledged"]) <= 3, crossings
+
+
+def test_a_publication_that_is_gone_is_seen_while_the_relay_is_held(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    eventually(lambda: value(relay, "publication_ok") == 1, PATIENCE, relay.text)
+    pipeline.sql(SQL("drop publication outbox_pub"))
+    relay.wait_state("held")
+    eventually(lambda: value(relay, "publication_ok") == 0, PATIENCE, relay.text)
+    eventually(lambda: health(relay) == (503, "critical"), PATIENCE, lambda: relay.get("/healthz"))
+    code, body = relay.get("/healthz")
+    assert code == 503
+    assert "outbox_pub" in body
+    assert (value(relay, "guard_checks", result="failed") or 0) >= 1
+    assert (value(relay, "session_restarts", reason="publication_wrong") or 0) >= 1
+    assert any("outbox_pub" in error["error"] for error in status(relay)["errors"])
+
+
+def test_a_slot_that_comes_near_its_limit_is_seen_before_it_is_lost(own_pipeline: Pipeline) -> None:
+    relay = own_pipeline.start()
+    writer = own_pipeline.writer()
+    writer.write(5)
+    eventually(lambda: value(relay, "slot_wal_limit_bytes") == 32 << 20, PATIENCE, relay.text)
+    assert isinstance(own_pipeline.kafka, KafkaBroker)
+    own_pipeline.kafka.pause()
+    writer.write(5)
+    worst: list[tuple[float | None, int]] = []
+
+    def write_on() -> bool:
+        if not relay.running:
+            return True
+        own_pipeline.value("select pg_logical_emit_message(false, 'noise', repeat('x', 2000000))::text")
+        if len(worst) % 4 == 3:
+            own_pipeline.value("select pg_switch_wal()::text")
+            own_pipeline.sql(SQL("checkpoint"))
+        with contextlib.suppress(OSError, AssertionError):
+            worst.append((value(relay, "slot_retained_wal_bytes"), relay.get("/healthz")[0]))
+        return False
+
+    eventually(write_on, PATIENCE, relay.text)
+    assert relay.wait() == 78, relay.text()
+    assert "lost" in relay.records[-1]["error"]
+    assert any(code == 503 for _, code in worst), worst
+    assert relay.wait_for(lambda record: record["event"] == "threshold crossed")
+
+
+def test_a_server_that_is_away_leaves_no_old_figures(own_pipeline: Pipeline) -> None:
+    relay = own_pipeline.start()
+    eventually(lambda: value(relay, "slot_active") == 1, PATIENCE, relay.text)
+    assert isinstance(own_pipeline.server, PostgresServer)
+    own_pipeline.server.stop()
+    eventually(lambda: "slot_active" not in scrape(relay), PATIENCE, relay.text)
+    code, body = relay.get("/healthz")
+    assert (code, json.loads(body)["status"]) == (503, "critical")
+    assert (value(relay, "reconnects", side="postgres") or 0) >= 1
+    assert relay.get("/livez")[0] == 200
+    own_pipeline.server.start()
+    eventually(lambda: value(relay, "slot_active") == 1, PATIENCE, relay.text)
+    eventually(lambda: health(relay)[0] == 200, PATIENCE, lambda: relay.get("/healthz"))
