@@ -1,4 +1,4 @@
-"""The pictures of the status page in `docs/images/`: `python -m tests.browser.screenshots [DIRECTORY]`."""
+"""The pictures of the status page in `docs/images/`: `python -m tests.browser.screenshots [DIRECTORY] [webp|png]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCENES = {
 }
 
 
-def main(target: Path) -> None:
+def main(target: Path, form: str) -> None:
     """Each scene on a wide screen in light and dark, and on a phone in light and dark; then the relay gone."""
     browser, stage = Browser(), Stage()
     try:
@@ -25,26 +25,29 @@ def main(target: Path) -> None:
             stage.play(scene())
             browser.open(stage.address)
             browser.sees("Topics")
-            photograph(browser, target, name)
+            photograph(browser, target / name, form)
+        stage.play(scenes.healthy())
+        browser.open(stage.address)
+        browser.sees("Topics")
         stage.leave()
         browser.sees("has not answered since")
-        photograph(browser, target, "relay-gone")
+        photograph(browser, target / "relay-gone", form)
         stage.token = "a token"
         stage.play(scenes.healthy())
         browser.open(stage.address)
         browser.sees("asks for a token")
-        photograph(browser, target, "token")
+        photograph(browser, target / "token", form)
     finally:
         browser.close()
         stage.leave()
 
 
-def photograph(browser: Browser, target: Path, name: str) -> None:
+def photograph(browser: Browser, scene: Path, form: str) -> None:
     """One scene in four ways."""
-    for size, form in ((WIDE, "wide"), (PHONE, "phone")):
+    for size, screen in ((WIDE, "wide"), (PHONE, "phone")):
         for dark in (False, True):
             browser.look(size, dark=dark)
-            picture = target / f"status-{name}-{form}-{'dark' if dark else 'light'}.png"
+            picture = scene.with_name(f"status-{scene.name}-{screen}-{'dark' if dark else 'light'}.{form}")
             browser.photograph(picture)
             print(picture)
 
@@ -52,4 +55,4 @@ def photograph(browser: Browser, target: Path, name: str) -> None:
 if __name__ == "__main__":
     directory = Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKOUT / "docs" / "images"
     directory.mkdir(parents=True, exist_ok=True)
-    main(directory)
+    main(directory, sys.argv[2] if len(sys.argv) > 2 else "webp")

@@ -127,10 +127,11 @@ class Browser:
         return [line["message"] for line in self._driver.execute("getLog", {"type": "browser"})["value"]]
 
     def photograph(self, target: Path) -> None:
-        """The whole page as a PNG file."""
+        """The whole page as a picture, PNG or WebP by the file's name."""
         size = self._devtools("Page.getLayoutMetrics")["cssContentSize"]
         picture = self._devtools(
             "Page.captureScreenshot",
+            format=target.suffix.removeprefix("."),
             captureBeyondViewport=True,
             clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1},
         )

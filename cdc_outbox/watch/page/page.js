@@ -96,10 +96,20 @@ function fill(target, content, build) {
   target.replaceChildren(...[build(content)].flat());
 }
 
-// A next step: what looks like a command is set as one, to be taken whole.
+// Commands and statements as remedies have them, each up to where the prose goes on.
+const COMMANDS = [
+  "cdc-outbox (?:start|init|drop|health|doctor|peek|find|config|backfill|replay|audit|recover|cleanup|dead-letters)[^,;]*",
+  "kafka-[a-z]+ [^,;]*",
+  "psql -c '[^']*'",
+  "(?:select \\w+\\(|alter (?:system|table|publication|role|database) |create (?:publication|schema|role|table) |" +
+    "drop (?:publication|table|role) |grant \\w+ |(?:rollback|commit) prepared )[^;]*;",
+];
+const COMMAND = new RegExp(`(${COMMANDS.join("|")})`);
+
+// A next step: prose as it is, and what can be pasted set apart, to be taken whole.
 function step(text) {
-  const command = /^(cdc-outbox|psql|select|alter|create|grant|drop|kafka-\w+|systemctl|kubectl) /i.test(text);
-  return [make("span", { class: "quiet" }, "Next: "), command ? make("code", {}, text) : text];
+  const parts = text.split(COMMAND).map((part, index) => (index % 2 ? make("code", {}, part) : part));
+  return [make("span", { class: "quiet" }, "Next: "), ...parts];
 }
 
 // Lines over the last hour.
@@ -306,6 +316,7 @@ function show(document_) {
   charts.rates.show(relay.history);
   charts.latencies.show(relay.history);
   fill(element("culprit"), health?.culprit ?? null, culprit);
+  fill(element("advice"), health?.advice ?? "", (text) => (text ? step(text) : []));
   fill(element("topics"), relay.topics ?? {}, topics);
   fill(element("errors"), relay.errors ?? [], errors);
   fill(element("checks"), health?.checks ?? [], checks);
@@ -343,7 +354,7 @@ function showFigures(health) {
   figure(
     "throughput",
     rate === null ? "–" : `${number(rate)}/s`,
-    `${count(relay.events?.published ?? 0, "event", "events")} published since the start`,
+    `${whole.format(relay.events?.published ?? 0)} since the start`,
   );
   const { p50_seconds: p50 = null, p99_seconds: p99 = null } = relay.latency ?? {};
   figure("latency", p50 === null ? "–" : duration(p50), p99 === null ? "no event lately" : `median; 99 % within ${duration(p99)}`);
@@ -365,15 +376,16 @@ function loss(health) {
   if (!health?.slot) return ["–", "not measured yet"];
   const { slot, limits, forecast, rate } = health;
   if (slot.wal_status === "lost") return ["Lost", "PostgreSQL has removed WAL that this slot needs"];
-  const limit = limits?.max_slot_wal_keep_bytes ?? null;
-  const seconds = forecast?.seconds_to_loss ?? null;
-  const kept = slot.retained_bytes ?? null;
-  const used = kept === null ? "" : `${bytes(kept)}${limit === null ? "" : ` of ${bytes(limit)}`} kept`;
-  if (seconds !== null) {
-    const pace = rate?.wal_bytes_per_second ? `, WAL grows by ${bytes(rate.wal_bytes_per_second)}/s` : "";
-    return [seconds > 2592000 ? "over a month" : duration(seconds), used + pace];
+  if ((slot.retained_bytes ?? null) === null) return ["–", "not known now"];
+  const limit = limits.max_slot_wal_keep_bytes ?? null;
+  const kept = `${bytes(slot.retained_bytes)}${limit === null ? "" : ` of ${bytes(limit)}`} kept`;
+  if (forecast.loss === "in") {
+    const pace = rate.wal_bytes_per_second ? `; ${bytes(rate.wal_bytes_per_second)}/s of WAL` : "";
+    return [forecast.seconds_to_loss > 2592000 ? "over a month" : duration(forecast.seconds_to_loss), kept + pace];
   }
-  return limit === null ? ["No limit", `${used}, until the disk is full`] : ["Not in sight", used];
+  if (forecast.loss === "now") return ["Any moment", kept];
+  if (limit === null) return ["No limit", `${kept}, until the disk is full`];
+  return [forecast.loss === "never" ? "Not in sight" : "–", kept];
 }
 
 function waiting() {
@@ -384,12 +396,9 @@ function waiting() {
   return [duration(age), `${count(events, "event", "events")}, ${bytes(size)} on the way`];
 }
 
-// Who holds WAL back besides the relay, and the step that ends it where that isn't the next step already.
+// Who holds WAL back besides the relay.
 function culprit(found) {
-  if (!found) return [];
-  const told = make("p", {}, make("strong", {}, "What holds it back: "), found.message);
-  const known = !found.next || found.next === relay.health.next;
-  return known ? told : [told, make("p", { class: "next" }, ...step(found.next))];
+  return found ? [make("strong", {}, "What holds it back: "), found.message] : [];
 }
 
 const TOPICS = 10;
@@ -407,7 +416,9 @@ function topics(counts) {
   const first = make("ul", { class: "bars" }, ...rows.slice(0, TOPICS).map(row));
   if (rows.length <= TOPICS) return first;
   const others = make("ul", { class: "bars" }, ...rows.slice(TOPICS).map(row));
-  return [first, make("details", {}, make("summary", {}, `${rows.length - TOPICS} more`), others)];
+  const rest = make("details", {}, make("summary", {}, `${rows.length - TOPICS} more`), others);
+  rest.open = element("topics").querySelector("details")?.open ?? false;
+  return [first, rest];
 }
 
 function errors(list) {
