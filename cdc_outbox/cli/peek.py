@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,18 @@ from cdc_outbox.cli import Command, load_settings, run, settings_options
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cdc_outbox.errors import PoisonEvent
     from cdc_outbox.event import Encoded
-    from cdc_outbox.kafka.placement import Placement
+    from cdc_outbox.kafka.placement import Obstacle, Placement
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.peek import Row
     from cdc_outbox.settings import Settings
 
 DEFAULT_LIMIT = 10
 _WIDTH = 20
+_SHOWN = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,32 +43,39 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
     metavar="N",
     help=f"Events to show.  [{DEFAULT_LIMIT}; with --follow no limit]",
 )
+@click.option("--full", is_flag=True, help=f"Show whole values; else the text stops at {_SHOWN} characters.")
 @click.option("--follow", is_flag=True, help="Show new events as they commit, by a temporary slot.")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json: one line per event.")
-def command(limit: int | None, follow: bool, format_: str, as_json: bool) -> int:
+def command(limit: int | None, full: bool, follow: bool, format_: str, as_json: bool) -> int:
     """Show the next events as they would be sent, without consuming them.
 
     Reads from the slot and confirms nothing, so the relay sends the same events afterwards. Exits 1 while a relay
-    streams from the slot; --follow works beside it. Partitions are shown where Kafka can be reached.
+    streams from the slot; --follow works beside it. Where Kafka can be reached, partitions are shown, and what would
+    be in the way: a topic that is missing, an event that is too large for it.
     """
     settings = load_settings()
-    return run(
-        _until_signal(
-            settings, limit or (None if follow else DEFAULT_LIMIT), follow, as_json or format_ == "json"
-        )
-    )
+    shown = None if full else _SHOWN
+
+    def written(document: dict[str, Any]) -> str:
+        if as_json or format_ == "json":
+            return json_text(document)
+        return "\n".join(_lines(document, shown))
+
+    return run(_until_signal(settings, limit or (None if follow else DEFAULT_LIMIT), follow, written))
 
 
-async def _until_signal(settings: Settings, limit: int | None, follow: bool, as_json: bool) -> int:
+async def _until_signal(
+    settings: Settings, limit: int | None, follow: bool, written: Callable[[dict[str, Any]], str]
+) -> int:
     import asyncio
     import signal
 
     from cdc_outbox.errors import CdcOutboxError
 
-    showing = asyncio.create_task(_show(settings, limit, follow, as_json))
+    showing = asyncio.create_task(_show(settings, limit, follow, written))
     stopped = asyncio.Event()
 
     def stop() -> None:
@@ -84,7 +93,9 @@ async def _until_signal(settings: Settings, limit: int | None, follow: bool, as_
     return 0
 
 
-async def _show(settings: Settings, limit: int | None, follow: bool, as_json: bool) -> None:
+async def _show(
+    settings: Settings, limit: int | None, follow: bool, written: Callable[[dict[str, Any]], str]
+) -> None:
     import asyncio
 
     from cdc_outbox import log
@@ -116,11 +127,10 @@ async def _show(settings: Settings, limit: int | None, follow: bool, as_json: bo
                     if isinstance(event, str):
                         left_out[event] = left_out.get(event, 0) + 1
                         continue
-                    partition = await placement.of(event, row.lsn, row.seq) if placement is not None else None
-                    document = _document(row, event, partition)
-                text = json_text(document) if as_json else "\n".join(_lines(document))
+                    partition = await placement.of(event, row.lsn, row.seq)
+                    document = _document(row, event, partition, obstacle=await placement.obstacle(event))
                 # A reader that pauses, such as a pager, must not stop the status updates.
-                await asyncio.to_thread(click.echo, text)
+                await asyncio.to_thread(click.echo, written(document))
                 shown += 1
                 if shown == limit:
                     break
@@ -132,8 +142,8 @@ async def _show(settings: Settings, limit: int | None, follow: bool, as_json: bo
         logger.info("nothing to show: no event waits in the slot", slot=settings.postgres.slot)
 
 
-async def _placement(settings: Settings) -> Placement | None:
-    """The cluster's topics, None where it can't be reached: then partitions are not known."""
+async def _placement(settings: Settings) -> Placement:
+    """The cluster's topics; where it can't be reached, partitions are not known."""
     import logging
 
     from cdc_outbox import log
@@ -146,14 +156,21 @@ async def _placement(settings: Settings) -> Placement | None:
         await placement.look()
     except CdcOutboxError as error:
         log.get(__name__).info("partitions are not shown", reason=str(error))
-        return None
     return placement
 
 
 def _document(
-    row: Row, event: Encoded | None = None, partition: int | None = None, *, poison: PoisonEvent | None = None
+    row: Row,
+    event: Encoded | None = None,
+    partition: int | None = None,
+    *,
+    poison: PoisonEvent | None = None,
+    obstacle: Obstacle | None = None,
 ) -> dict[str, Any]:
-    """One event under the keys of the contract; a poison one has no message, and says why under `poison`."""
+    """One event under the keys of the contract; a poison one has no message, and says why under `poison`.
+
+    One that would not be delivered as things are says so under `obstacle`.
+    """
     topic, _, key, value, _, headers = event or (None, None, None, None, 0, None)
     document: dict[str, Any] = {
         "schema_version": 1,
@@ -170,6 +187,8 @@ def _document(
     }
     if poison is not None:
         document["poison"] = {"reason": poison.reason, "error": str(poison), "next": poison.next}
+    if obstacle is not None:
+        document["obstacle"] = asdict(obstacle)
     return document
 
 
@@ -192,20 +211,31 @@ def _escaped(content: bytes) -> str:
     return content.decode("utf-8", "backslashreplace")
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
-    """The same for a person: one event, a line for each part."""
+def _lines(document: dict[str, Any], shown: int | None) -> list[str]:
+    """The same for a person: one event, a line for each part, of each value `shown` characters at most."""
     lines = [f"{document['lsn']} row {document['seq']}, committed {document['commit_time']}"]
     poison = document.get("poison")
     if poison is not None:
         parts = {f"poison ({poison['reason']})": poison["error"], "next": poison["next"]}
-        parts |= {f"row {column}": text for column, text in document["row"].items() if text is not None}
+        parts |= {
+            f"row {column}": "NULL" if text is None else text for column, text in document["row"].items()
+        }
     else:
         partition = document["partition"]
         where = "" if partition is None else f", partition {partition}"
         parts = {"topic": document["topic"] + where}
         parts |= {part: _part(document, part) for part in ("key", "payload")}
         parts |= {f"header {name}": text for name, text in document["headers"]}
-    return [*lines, *(f"  {part:{_WIDTH}} {_printable(text)}" for part, text in parts.items())]
+        obstacle = document.get("obstacle")
+        if obstacle is not None:
+            parts = {f"stuck ({obstacle['reason']})": obstacle["error"], "next": obstacle["next"]} | parts
+    return [*lines, *(f"  {part:{_WIDTH}} {_printable(_cut(text, shown))}" for part, text in parts.items())]
+
+
+def _cut(text: str, shown: int | None) -> str:
+    if shown is None or len(text) <= shown:
+        return text
+    return f"{text[:shown]}… ({len(text.encode())} bytes in all, --full shows them)"
 
 
 def _part(document: dict[str, Any], part: str) -> str:

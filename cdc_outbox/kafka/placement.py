@@ -1,19 +1,23 @@
-"""Where the publisher would put an event, found out without publishing anything.
+"""Where the publisher would put an event and what would be in the way, found out without publishing anything.
 
-It asks the cluster for its list of topics, as the publisher does, and never names one: naming may create it.
+It asks the cluster for its list of topics, as the publisher does, and never names one: naming may create it. Only the
+limit of a topic that is there is asked for by its name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import client, delivery_errors, topics
+from cdc_outbox.kafka.inspection import record_size
 from cdc_outbox.kafka.partitioner import HASHES
 
 if TYPE_CHECKING:
@@ -27,14 +31,29 @@ AGAIN: Final = 5.0
 """Seconds between looks for a topic that wasn't there."""
 
 
+_TOPIC: Final = 2
+_LIMIT: Final = "max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why an event would not be delivered as things are: a bounded word, what is wrong, and the next step."""
+
+    reason: str
+    error: str
+    next: str
+
+
 class Placement:
-    """The topics of a cluster with their numbers of partitions."""
+    """The topics of a cluster with their numbers of partitions, none as long as it wasn't reached."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._hash = HASHES[settings.partitioner]
         self._asked = 0.0
         self._counts: dict[str, int] = {}
+        self._limits: dict[str, int | None] = {}
+        self._reached = False
 
     async def look(self) -> None:
         """Ask the cluster. Raises KafkaUnavailable where no broker answers in time, or refuses us."""
@@ -50,6 +69,7 @@ class Placement:
                 topic: len(cluster.partitions_for_topic(topic) or ())
                 for topic in cluster.topics(exclude_internal_topics=False)
             }
+            self._reached = True
         except (TimeoutError, KafkaError, OSError) as error:
             raise KafkaUnavailable(
                 f"no Kafka broker at {servers} says which topics there are",
@@ -72,3 +92,49 @@ class Placement:
         if number is not None:
             return number if 0 <= number < count else None
         return (self._hash(key) if key is not None else (lsn >> 3) + seq) % count
+
+    async def obstacle(self, encoded: Encoded) -> Obstacle | None:
+        """What would keep the event from being delivered now, after `of` was asked for it.
+
+        Our own limit is known without a cluster; what the topic has against it only where one was reached.
+        """
+        topic, number, *_ = encoded
+        size, ours = record_size(encoded), client.max_request_size(self._settings)
+        room = delivery_errors.room_for(topic, size)
+        if size > ours:
+            return Obstacle("too_large", delivery_errors.oversized(size, ours), room)
+        if not self._reached:
+            return None
+        count = self._counts.get(topic)
+        if not count:
+            missing = topics.missing(topic)
+            return (
+                None
+                if self._settings.topics.create
+                else Obstacle("unknown_topic", str(missing), missing.next)
+            )
+        if number is not None and not 0 <= number < count:
+            what = f"it names partition {number}, and topic {topic} has {count}"
+            return Obstacle("partition", what, f"add partitions to {topic}")
+        if topic not in self._limits:
+            self._limits[topic] = await self._limit(topic)
+        limit = self._limits[topic]
+        if limit is not None and size > limit:
+            what = f"it is {size} bytes as a Kafka record, and {_LIMIT} of topic {topic} is {limit}"
+            return Obstacle("too_large", what, room)
+        return None
+
+    async def _limit(self, topic: str) -> int | None:
+        """The topic's limit for a batch; None where the cluster doesn't tell us, which takes DescribeConfigs."""
+        asking = AIOKafkaClient(**client.connection_options(self._settings))
+        request: Any = DescribeConfigsRequest([(_TOPIC, topic, [_LIMIT])])
+        try:
+            async with asyncio.timeout(WITHIN):
+                await asking.bootstrap()
+                answer: Any = await asking.send(asking.get_random_node(), request)
+            entries = [entry for code, _, _, _, found in answer.resources if not code for entry in found]
+            return next((int(value) for name, value, *_ in entries if name == _LIMIT), None)
+        except (TimeoutError, KafkaError, OSError, NotImplementedError, ValueError, TypeError):
+            return None
+        finally:
+            await asking.close()

@@ -509,3 +509,53 @@ def test_what_start_refuses_peek_refuses(place: Place) -> None:
     error, remedy = place.refused()
     assert "no replication slot" in error
     assert "cdc-outbox init" in remedy
+
+
+def test_a_long_payload_is_cut_in_the_text_unless_all_is_asked_for(place: Place) -> None:
+    place.insert("a", payload=json.dumps({"text": "x" * 3000}))
+    whole = place.peek()[0]["payload"]
+    assert len(whole) > 3000
+    short = place.run("peek").stdout
+    assert f"… ({len(whole)} bytes in all, --full shows them)" in short
+    assert whole not in short
+    assert whole in place.run("peek", "--full").stdout
+
+
+def test_an_event_over_our_own_limit_is_flagged_without_kafka(place: Place) -> None:
+    place.insert("a", payload=json.dumps("x" * 3000))
+    place.insert("b")
+    large, small = place.peek("--kafka", "max.request.size=2000")
+    assert "obstacle" not in small
+    assert large["obstacle"]["reason"] == "too_large"
+    assert "max.request.size is 2000" in large["obstacle"]["error"]
+    text = place.run("peek", "--kafka", "max.request.size=2000").stdout
+    assert "  stuck (too_large)    it is 3" in text
+    assert "max.message.bytes=3" in text
+
+
+def test_what_is_in_the_way_of_an_event_in_kafka_is_flagged(place: Place, kafka: Kafka, slot: str) -> None:
+    place.bootstrap = kafka.bootstrap
+    place.insert("a", payload=json.dumps("x" * 3000))
+    topic = f"peeked-{slot}"
+    (missing,) = place.peek("--topic", topic)
+    assert missing["obstacle"]["reason"] == "unknown_topic"
+    assert f"no topic {topic}" in missing["obstacle"]["error"]
+    assert "obstacle" not in place.peek("--topic", topic, "--create-topics")[0]
+    assert topic not in kafka.topics(), "looking makes nothing"
+    kafka.create_topic(topic)
+    (fine,) = place.peek("--topic", topic)
+    assert "obstacle" not in fine
+    kafka.configure_topic(topic, {"max.message.bytes": "2000"})
+    (large,) = place.peek("--topic", topic)
+    assert large["obstacle"]["reason"] == "too_large"
+    assert f"max.message.bytes of topic {topic} is 2000" in large["obstacle"]["error"]
+    assert large["partition"] == 0
+
+
+def test_a_poison_row_shows_its_null_columns(place: Place) -> None:
+    place.execute("alter table outbox alter aggregate_id drop not null")
+    place.execute("insert into outbox (aggregate_type, event_type) values ('order', 'placed')")
+    shown = place.run("peek").stdout
+    assert "poison (" in shown
+    assert "  row aggregate_id     NULL" in shown
+    assert "  row payload          NULL" in shown
