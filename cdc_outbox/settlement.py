@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _log = log.get(__name__)
 
+FIRST: Final = 0.25
+"""Seconds until a session's first round: what was delivered in the session before is passed over at once, and may have
+waited long for its confirmation."""
+
 IDLE_STEP: Final = 64 * 1024
 """Bytes of foreign WAL that are worth a witness row."""
 
@@ -138,7 +142,7 @@ class Settlement:
         raise error
 
     async def _settle(self, *, everything: bool) -> None:
-        position = self._ledger.confirmable
+        position, first = self._ledger.confirmable, self._tally.first
         report = await self._look()
         await self._heed(report)
         if faults.confirmation_held():
@@ -153,6 +157,8 @@ class Settlement:
             self._settled = position
             if self._stream.confirm(position):
                 self._stream.send_status()
+            if first is not None:
+                self._tell_first(*first, position)
         self._proven.offer(report.snapshot, report.publication.insert_lsn)
 
     async def _look(self) -> GuardReport:
@@ -166,6 +172,14 @@ class Settlement:
             raise
         checks["failed" if report.failure or report.publication.problem else "passed"] += 1
         return report
+
+    def _tell_first(self, topic: str, latency: float | None, position: LSN) -> None:
+        """Once a process: what everybody waits for after a set-up."""
+        self._tally.first = None
+        latency_ms = None if latency is None else round(latency * 1000, 1)
+        _log.info(
+            "first event confirmed", topic=topic, lsn=position, latency_ms=latency_ms, slot=self._guarded.slot
+        )
 
     async def _heed(self, report: GuardReport) -> None:
         """End the session where something is wrong; note what was merely altered."""

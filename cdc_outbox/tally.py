@@ -79,6 +79,7 @@ class Tally:
 
     __slots__ = (
         "bytes",
+        "first",
         "guard_checks",
         "keepalives",
         "last_acknowledged",
@@ -111,6 +112,8 @@ class Tally:
         """Seconds from a row's commit, by PostgreSQL's clock, to the bus's confirmation, by ours."""
         self.publish_duration = Histogram(SECONDS)
         self.transactions = Histogram(ROWS)
+        self.first: tuple[str, float | None] | None = None
+        """Topic and latency in seconds (None: not known) of what was confirmed first, until somebody has told it."""
         self.last_acknowledged: float | None = None
         """When the bus confirmed something last, in seconds since the epoch."""
 
@@ -121,11 +124,14 @@ class Tally:
 
         `commits_us`: commit times of its first and last row in microseconds since the epoch, 0 where not known.
         """
+        is_first = not self.published
         self.published[topic] += events
         self.bytes[topic] += size
         self.last_acknowledged = now = time.time()
         self.publish_duration.observe(time.monotonic() - since)
         oldest, newest = commits_us
+        if is_first:
+            self.first = topic, max(0.0, now - oldest / 1_000_000) if oldest else None
         if oldest:
             longest = max(0.0, now - oldest / 1_000_000)
             shortest = min(longest, max(0.0, now - newest / 1_000_000))
