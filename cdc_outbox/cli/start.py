@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         "cdc-outbox start --config /etc/cdc-outbox.toml --log-format json --http 0.0.0.0:9464",
     ),
 )
-@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http", "log")
+@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http", "health", "log")
 @click.option("--init", "with_init", is_flag=True, help="Do what `cdc-outbox init` does first.")
 @click.option(
     "--create-table", is_flag=True, help="With --init: make the default outbox table if there is none."
@@ -57,12 +57,14 @@ def command(
     Waits for PostgreSQL and Kafka if they are away, and as a hot standby while another relay has the slot. Exits 0
     after a clean stop, 1 where a restart may help, 70 for a poison event, 78 where a person has to mend the set-up.
     """
-    from cdc_outbox.postgres.setup import InitOptions
-
     settings = load_settings("start")
-    options = InitOptions(create_table=create_table, backfill=not no_backfill, failover=not no_failover)
+    options = None
+    if with_init:
+        from cdc_outbox.postgres.setup import InitOptions
+
+        options = InitOptions(create_table=create_table, backfill=not no_backfill, failover=not no_failover)
     relay_options = {"accept_gap": accept_gap, "until_caught_up": until_caught_up, "fail_fast": fail_fast}
-    run(_start(settings, options if with_init else None, **relay_options))
+    run(_start(settings, options, **relay_options))
 
 
 async def _start(settings: Settings, options: InitOptions | None, **relay_options: bool) -> None:
@@ -84,14 +86,15 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         logger.warning("init waits for open transactions", blockers=[str(blocker) for blocker in blockers])
 
     async def set_up() -> None:
-        from cdc_outbox.postgres.setup import init
-
         if options is not None:
+            from cdc_outbox.postgres.setup import init
+
             await init(settings, options, told=told, waiting=waiting)
 
     memory.keep_flat()
     memory.settle()
     relay = Relay(settings, set_up=set_up, **relay_options)
+    tidying = asyncio.create_task(memory.tidy(), name="tidy")
     main = asyncio.current_task()
     signals: list[str] = []
 
@@ -113,4 +116,6 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
             f"{signals[-1]} came a second time, before everything in flight was confirmed",
             next="nothing is lost: what was not confirmed is sent again by the next start",
         ) from None
+    finally:
+        tidying.cancel()
     logger.info("stopped", slot=settings.postgres.slot)
