@@ -125,7 +125,8 @@ def command(
             tell(step)
 
     try:
-        slot = run(setup.init(settings, options, told=told, waiting=tell_waiting)).slot
+        report = run(setup.init(settings, options, told=told, waiting=tell_waiting))
+        slot = report.slot
     finally:
         if as_json:
             click.echo(json_text(_document(settings.postgres.slot, done, slot)))
@@ -135,6 +136,8 @@ def command(
                     click.echo(f"\n{step.sql}")
     if not as_json and slot is not None:
         click.echo(f'slot "{slot.name}" stands at {slot.confirmed_flush_lsn}')
+    for unfit in report.unfit:
+        click.echo(f"start with these settings will refuse: {unfit}\nnext: {unfit.next}", err=True)
 
 
 # The settings' own --only gave way to the one above.

@@ -127,12 +127,17 @@ async def require_able(conn: Connection, *, within: float | None = None) -> None
     """Raise SetupError or MissingRight unless server and role can do logical replication at all."""
     ((role, able, wal_level),) = await execute(conn, _ABLE, within=within)
     if wal_level != "logical":
-        raise SetupError(
-            f"wal_level is {wal_level}, and decoding needs logical",
-            next="alter system set wal_level = logical; then restart PostgreSQL",
-        )
+        raise wrong_wal_level(str(wal_level))
     if not able:
         raise MissingRight(
             f"the role {role} may not replicate",
             next=f"as a superuser: alter role {quote(str(role))} replication;",
         )
+
+
+def wrong_wal_level(wal_level: str) -> SetupError:
+    """The error for a server that writes too little into its WAL."""
+    return SetupError(
+        f"wal_level is {wal_level}, and decoding needs logical",
+        next="alter system set wal_level = logical; then restart PostgreSQL",
+    )

@@ -17,11 +17,13 @@ What this guarantees:
 
   The witness row comes before the copy, so that a slot that can be streamed from always has one: were it the
   other way round, a slot that was dropped and made again after a crash at that place would go unnoticed.
+- What no step can mend (wal_level, a missing table) is found before anything is made, and all of it told at once.
 - What a role may not do is told as SQL for who may, and what was done before stays.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from cdc_outbox import ddl
 from cdc_outbox.errors import (
     CdcOutboxError,
     GapFound,
+    MappingError,
     MissingRight,
     PublicationWrong,
     SetupError,
@@ -40,11 +43,13 @@ from cdc_outbox.errors import (
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import outbox, publication, slot, witness
 from cdc_outbox.postgres.blocker import Blocker
+from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
-from cdc_outbox.postgres.server import Server, identity, require_able
+from cdc_outbox.postgres.server import Server, identity, require_able, wrong_wal_level
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -60,6 +65,16 @@ _MADE_MEANWHILE: Final = frozenset({"42P07", "42710", "23505"})
 
 _PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
 _SCHEMA: Final[LiteralString] = "select from pg_catalog.pg_namespace where nspname = %s"
+_WAL_LEVEL: Final[LiteralString] = "select pg_catalog.current_setting('wal_level')"
+_RIGHTS: Final[LiteralString] = """
+select pg_catalog.has_database_privilege(current_database(), 'create'),
+       pg_catalog.has_schema_privilege('public', 'create'),
+       coalesce(bool_and(pg_catalog.has_schema_privilege(n.oid, 'create')) filter (where c.oid is null), true),
+       coalesce(bool_and(pg_catalog.pg_has_role(c.relowner, 'usage')) filter (where c.oid is not null), true)
+  from unnest(%s::text[], %s::text[]) as wanted (schema, name)
+  left join pg_catalog.pg_namespace n on n.nspname = wanted.schema
+  left join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
+"""
 _WITNESS: Final[LiteralString] = (
     "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
 )
@@ -106,10 +121,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class InitReport:
-    """All steps in order, and the slot as it is now (None where it wasn't asked for)."""
+    """All steps in order, and the slot as it is now (None where it wasn't asked for).
+
+    `unfit`: why `start` with the same settings would refuse a table.
+    """
 
     steps: tuple[Step, ...]
     slot: Slot | None
+    unfit: tuple[MappingError, ...] = ()
 
 
 def script(settings: Settings, options: InitOptions) -> str:
@@ -171,6 +190,7 @@ class _Init:
         self.name = settings.postgres.slot
         self.steps: list[Step] = []
         self.refused: MissingRight | None = None
+        self.unfit: list[MappingError] = []
 
     async def run(self) -> InitReport:
         chosen = _chosen(self.options)
@@ -182,6 +202,7 @@ class _Init:
             )
         if "slot" in chosen:
             await self.look()
+            await self.check(chosen)
         if "table" in chosen:
             for table in self.settings.outbox.tables:
                 await self.table(table)
@@ -204,7 +225,7 @@ class _Init:
         finally:
             if relay is not None:
                 await relay.close()
-        return InitReport(tuple(self.steps), made)
+        return InitReport(tuple(self.steps), made, tuple(self.unfit))
 
     def anew(self) -> str:
         return (
@@ -220,11 +241,33 @@ class _Init:
         elif pending is not None:
             slot.usable(pending)
 
-    async def table(self, table: TableName) -> None:
-        statements = _table_sql(table)
-        if await outbox.columns(self.owner, table) is not None:
-            self.done("table", str(table), "existed", statements)
-            return
+    async def check(self, chosen: frozenset[StepName]) -> None:
+        """Refuse before anything is made what no step can mend; all at once, with what would be in the way next."""
+        gaps: list[CdcOutboxError] = []
+        ((wal_level,),) = await execute(self.owner, _WAL_LEVEL)
+        if wal_level != "logical":
+            gaps.append(wrong_wal_level(str(wal_level)))
+        mapping = Mapping(self.settings.outbox, self.name)
+        for table in self.settings.outbox.tables:
+            try:
+                if await outbox.columns(self.owner, table) is None:
+                    await self.require_makeable(table)
+                    continue
+                await preview(
+                    self.owner, mapping, self.settings.outbox, table, self.settings.postgres.publication
+                )
+            except MappingError as error:
+                self.unfit.append(error)
+            except SetupError as error:
+                gaps.append(error)
+        if gaps:
+            gaps += self.unfit
+            if failing := await self.not_allowed(chosen):
+                gaps.append(self.missing_right(failing))
+            raise _together(gaps)
+
+    async def require_makeable(self, table: TableName) -> None:
+        """Raise SetupError for a table that there isn't, unless it may be made and can be."""
         if not self.options.create_table and "table" not in self.options.only:
             raise SetupError(
                 f"table {table} does not exist",
@@ -234,6 +277,26 @@ class _Init:
             raise SetupError(
                 f"schema {quote(table.schema)} does not exist", next=f"create schema {quote(table.schema)};"
             )
+
+    async def not_allowed(self, chosen: frozenset[StepName]) -> list[StepName]:
+        """The steps that are to be done and that the owner's role may not do."""
+        tables = self.settings.outbox.tables
+        names = ([table.schema for table in tables], [table.name for table in tables])
+        ((database, public, schemas, owned),) = await execute(self.owner, _RIGHTS, names)
+        wanted: dict[StepName, bool] = {
+            "table": bool(schemas),
+            "witness": public or bool(await execute(self.owner, _WITNESS)),
+            "publication": (database and owned)
+            or bool(await execute(self.owner, _PUBLICATION, (self.settings.postgres.publication,))),
+        }
+        return [name for name, may in wanted.items() if name in chosen and not may]
+
+    async def table(self, table: TableName) -> None:
+        statements = _table_sql(table)
+        if await outbox.columns(self.owner, table) is not None:
+            self.done("table", str(table), "existed", statements)
+            return
+        await self.require_makeable(table)
         await self.make("table", str(table), statements)
 
     async def witness(self) -> None:
@@ -428,14 +491,32 @@ class _Init:
 
     def refuse(self, error: MissingRight) -> None:
         failed = [step.name for step in self.steps if step.status == "failed"]
-        role = self.owner.info.user
         first = self.refused.__cause__ if self.refused is not None else error
-        self.refused = MissingRight(
-            f"the role {quote(role)} may not make: {', '.join(failed)} ({first})",
-            next="run that SQL as an owner (cdc-outbox init --print-sql prints it), or name an owner's "
-            "connection with --admin-dsn; then run the same command again",
-        )
+        grantee = next((step.object for step in self.steps if step.name == "grants"), None)
+        self.refused = self.missing_right(failed, first, grantee=grantee)
         self.refused.__cause__ = first
+
+    def missing_right(
+        self, steps: Sequence[StepName], first: BaseException | None = None, *, grantee: str | None = None
+    ) -> MissingRight:
+        """The error for steps that the owner's role may not do, with the command that prints them for who may."""
+        settings = self.settings
+        words = ["cdc-outbox", "init", "--print-sql", "--slot", self.name]
+        words += ["--publication", settings.postgres.publication]
+        for table in settings.outbox.tables:
+            words += ["--table", str(table)]
+        # Grants come with the role; they belong to the witness, which may be made twice.
+        alone = [step for step in steps if step != "grants"] or ["witness"]
+        for step in alone:
+            words += ["--only", step]
+        if "grants" in steps and grantee is not None:
+            words += ["--role", grantee]
+        reason = f" ({first})" if first is not None else ""
+        return MissingRight(
+            f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}{reason}",
+            next=f"as an owner: {shlex.join(words)} | psql; or name an owner's connection with --admin-dsn; "
+            "then run the same command again",
+        )
 
     def done(
         self,
@@ -447,6 +528,20 @@ class _Init:
         step = Step(name, object_, status, _text(statements))
         self.steps.append(step)
         self.told(step)
+
+
+def _together(gaps: Sequence[CdcOutboxError]) -> CdcOutboxError:
+    """One error for all that is in the way; a single one stays as it is."""
+    if len(gaps) == 1:
+        return gaps[0]
+    return SetupError(
+        f"{len(gaps)} things are in the way: {_numbered([str(gap) for gap in gaps])}",
+        next=_numbered([gap.next for gap in gaps]),
+    )
+
+
+def _numbered(texts: Sequence[str]) -> str:
+    return " ".join(f"({number}) {text}" for number, text in enumerate(texts, 1))
 
 
 def _good(pending: Slot, row: Witness, identity: Identity | None) -> bool:
@@ -473,7 +568,8 @@ def _witness_sql() -> sql.SQL:
 def _publication_sql(settings: Settings) -> sql.Composed:
     tables = [sql.Identifier(table.schema, table.name) for table in settings.outbox.tables]
     return sql.SQL(ddl.read("publication")).format(
-        publication=sql.Identifier(settings.postgres.publication), tables=sql.SQL(", ").join(tables)
+        name=sql.Literal(settings.postgres.publication),
+        tables=sql.Literal(sql.SQL(", ").join(tables).as_string()),
     )
 
 

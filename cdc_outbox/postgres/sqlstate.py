@@ -245,7 +245,10 @@ def error(
 def from_exception(failure: Error, *, stage: Stage, role: str | None = None) -> CdcOutboxError:
     """Our error for one of psycopg's. `role` is who is connected, where that is known."""
     text = failure.diag.message_primary or _first_line(str(failure))
-    return error(failure.sqlstate, stage, text, context=failure.diag.context or "", role=role)
+    context = failure.diag.context or ""
+    if "inline_code_block" in context:
+        context = ""  # a DO block of ours: where in it says nothing to who reads the error
+    return error(failure.sqlstate, stage, text, context=context, role=role)
 
 
 def from_result(
