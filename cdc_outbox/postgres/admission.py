@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial
+from shlex import quote as quoted
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
-from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SlotMissing
+from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SetupError, SlotMissing
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import publication, server, slot, synchronous, witness
@@ -26,7 +27,6 @@ from cdc_outbox.postgres.witness import Absent, Witness
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_outbox.errors import SetupError
     from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
@@ -118,6 +118,8 @@ class Admission:
             self._notice(judged.note)
         if judged.error is not None:
             self._refuse_unless(accept_gap and found is not None, judged.error)
+        if (left_out := self._left_out()) is not None:
+            self._refuse_unless(accept_gap, left_out)
         try:
             await self._look_back(found)
         except PublicationReplaced as replaced:
@@ -135,6 +137,30 @@ class Admission:
         rows = await self.control.run(lambda conn: execute(conn, _SLOTS_HERE))
         names = ", ".join(str(name) for (name,) in rows)
         return SlotMissing(f"{missing}; this database has: {names}", next=missing.next) if names else missing
+
+    def _left_out(self) -> SetupError | None:
+        """Refuse where the slot also feeds a table that we aren't told of: its rows would be passed over for good.
+
+        The witness row knows which tables were delivered from the slot, by their OIDs, so that one which was renamed
+        isn't missed. Without a row nobody knows; then a publication that has more tables is only told of.
+        """
+        known = self.witness.identity if isinstance(self.witness, Witness) else None
+        now = self.publication.identity
+        if known is None or now is None:
+            return None
+        ours, oids = dict(now.members), {member.table for _, member in now.members}
+        others = [name for name, at in known.members if name not in ours and at.table not in oids]
+        if not others:
+            return None
+        name, left_out = self._settings.slot, ", ".join(others)
+        own = " ".join(f"--table {quoted(table)}" for table in ours)
+        every = " ".join(f"--table {quoted(table)}" for table in (*others, *ours))
+        return SetupError(
+            f"the slot {name} feeds {left_out} too, and a relay of {', '.join(ours)} alone would pass over those rows"
+            " for good",
+            next=f"cdc-outbox start --slot {name} {every}; or give each table a slot and a publication of its own; or,"
+            f" where the rows of {left_out} need no delivery any more, {accept_gap(name)} {own}",
+        )
 
     async def _tell_of_others(self) -> None:
         """Warn of tables that only the publication names: their rows are passed over, and confirmed."""
