@@ -7,6 +7,7 @@ the same functions, so that the answers are the same.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.doctor import facts, hosting, outbox
@@ -16,14 +17,16 @@ from cdc_outbox.doctor.outbox import Outbox
 from cdc_outbox.errors import (
     CdcOutboxError,
     MissingRight,
-    PublicationReplaced,
+    PublicationWrong,
     SetupError,
+    SlotMissing,
     SynchronousStandby,
 )
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import publication, server, slot, sqlstate, synchronous, witness
+from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
-from cdc_outbox.postgres.guard import Finding, PublicationWatch
+from cdc_outbox.postgres.guard import Finding
 from cdc_outbox.postgres.remedy import recover
 from cdc_outbox.postgres.witness import Absent, Witness
 
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
     from cdc_outbox.doctor.facts import Facts
     from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.settings import Settings
@@ -57,9 +59,6 @@ _WITNESS_RIGHTS: Final[LiteralString] = """
 select r.kind from unnest(array['select', 'insert', 'update', 'delete']) as r (kind)
  where not pg_catalog.has_table_privilege('public.cdc_outbox_witness'::regclass, r.kind)
     or not pg_catalog.has_schema_privilege('public', 'usage')
-"""
-_OTHER_SLOTS: Final[LiteralString] = """
-select exists (select from pg_catalog.pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
 """
 
 
@@ -108,8 +107,9 @@ class PostgresSide:
         self.name = settings.postgres.slot
         self.found: Slot | None = None
         self.pending: Slot | None = None
-        self.state: PublicationState | None = None
         self.row: Witness | Absent = Absent.ROW
+        self.able = True
+        """Whether server and role are fit for replication at all."""
 
     async def examine(self, began: float, ended: float) -> None:
         """Raises the error that ended the connection, if one did."""
@@ -125,7 +125,7 @@ class PostgresSide:
             self.conn, self.settings, self.findings, self.facts.role, within=WITHIN
         )
         await self.attempt("publication", self.publication)
-        await self.attempt("slot", lambda: self.slot(here))
+        await self.attempt("slot", self.slot)
         await self.attempt("witness", self.witness)
         self.retention()
         self.synchronous_commit()
@@ -184,6 +184,7 @@ class PostgresSide:
     async def server(self) -> Server:
         here = await server.identity(self.conn, within=WITHIN)
         if here.in_recovery:
+            self.able = False
             self.findings.fail(
                 "primary",
                 f"{here.place} is a standby: start waits until it is promoted",
@@ -199,6 +200,7 @@ class PostgresSide:
         if level == "logical":
             self.findings.ok("wal_level", "logical")
         else:
+            self.able = False
             self.findings.fail(
                 "wal_level", f"wal_level is {level}, and decoding needs logical", self.change(hosting.LOGICAL)
             )
@@ -224,6 +226,7 @@ class PostgresSide:
         try:
             await server.require_able(self.conn, within=WITHIN)
         except MissingRight as error:
+            self.able = False
             self.findings.refuse("replication_right", error, hosting.let_replicate(self.hosting, role))
             return False
         except SetupError:
@@ -275,7 +278,7 @@ class PostgresSide:
 
     async def publication(self) -> None:
         wanted, tables = self.settings.postgres.publication, self.settings.outbox.tables
-        state = self.state = await publication.look(self.conn, wanted, tables, within=WITHIN)
+        state = await publication.look(self.conn, wanted, tables, within=WITHIN)
         if not self.outbox.whole:
             return  # a table that isn't there was named
         if state.problem is not None and state.identity is None and self.found is None:
@@ -289,9 +292,8 @@ class PostgresSide:
             names = ", ".join(str(table) for table in tables)
             self.findings.ok("publication", f"{wanted}: inserts on {names}, whole")
 
-    async def slot(self, here: Server) -> None:
-        """As `start` judges it: the slot, what the witness says of it, and the publication's past."""
-        found = self.found
+    async def slot(self) -> None:
+        found, pending = self.found, self.pending
         try:
             self.row = await witness.read(self.conn, self.name, within=WITHIN)
         except MissingRight:
@@ -299,48 +301,46 @@ class PostgresSide:
         if found is None and isinstance(self.row, Absent):
             self.findings.fail(
                 "slot",
-                f'only "{self.pending.name}" exists: an init that was interrupted, or waits for a backfill'
-                if self.pending is not None
+                f'only "{pending.name}" exists: an init that was interrupted, or waits for a backfill'
+                if pending is not None
                 else f'there is no replication slot "{self.name}"',
                 f"cdc-outbox init --slot {self.name}",
             )
             return
         if found is not None:
             slot.require(found, self.name)
-        judged = witness.judge(self.name, self.row, found, here)
-        if judged.error is not None:
-            raise judged.error
+        notes = await self.rehearse() if self.able and not (found and pending) else []
         if found is None:
-            return
-        await self.past(found)
+            raise SlotMissing(f'the replication slot "{self.name}" is gone', next=recover(self.name))
         use = (
-            f"walsender {found.active_pid} streams from it: start would wait as a hot standby"
+            f"walsender {found.active_pid} streams: start would wait as a hot standby"
             if found.active
             else "free"
         )
-        self.findings.ok("slot", f"{self.name}: {found.plugin}, wal_status {found.wal_status}, {use}")
+        shown = f"{self.name}: {found.plugin}, wal_status {found.wal_status}, {use}"
+        self.findings.ok("slot", "; ".join([shown, *notes]))
 
-    async def past(self, found: Slot) -> None:
-        """Raise PublicationReplaced where rows may have been skipped and nobody has accepted that."""
-        state, watch = self.state, PublicationWatch()
-        if state is None or state.identity is None:
-            return
-        if isinstance(self.row, Witness):
-            watch.recall(self.row)
-        unknown = watch.known is None
-        if state.problem is None:
-            watch.look(state, found.confirmed_flush_lsn)
-        watch.require(self.name)
-        if not unknown or found.catalog_xmin is None or not state.identity.since(found.catalog_xmin):
-            return
-        ((others,),) = await execute(self.conn, _OTHER_SLOTS, (self.name,), within=WITHIN)
-        if not others:
-            raise PublicationReplaced(
-                f"publication {state.name} was made or altered after the slot {self.name}: rows that were inserted"
-                " in between are skipped",
-                next=f"{recover(self.name)}; or go on without such rows:"
-                f" cdc-outbox start --slot {self.name} --accept-gap",
-            )
+    async def rehearse(self) -> list[str]:
+        """The very check of `start`, in a transaction that is rolled back; what it would tell of beside.
+
+        Raises what `start` would, but for what has a check of its own here.
+        """
+        memory = Memory()
+        tables = self.settings.outbox.tables
+        admission = Admission(self.settings.postgres, tables, memory)
+        try:
+            await admission.open()
+            await admission.control.run(partial(execute, query="begin", within=WITHIN))
+            await admission.check()
+        except (PublicationWrong, SynchronousStandby, MissingRight):
+            pass
+        finally:
+            await admission.close()
+        told = (
+            *(absent.value for absent in Absent),
+            f"publication {self.settings.postgres.publication} also has",
+        )
+        return sorted(note for note in memory.noticed if not note.startswith(told))
 
     async def witness(self) -> None:
         role = quote(self.facts.role)
