@@ -5,8 +5,8 @@ server, so nothing is confirmed before a look at it that began after the positio
 written before the status update, so that the slot is never beyond it by our doing. And no confirmation passes the
 witness, not even in a shutdown.
 
-One round a guard interval: under load it confirms what a second has brought; when idle it lets the slot follow the WAL
-of others, but writes nothing for less than 64 KiB of it.
+One round a guard interval, from beginning to beginning: under load it confirms what a second has brought; when idle it
+lets the slot follow the WAL of others, but writes nothing for less than 64 KiB of it.
 """
 
 from __future__ import annotations
@@ -83,9 +83,12 @@ class Settlement:
         self._current: asyncio.Task[None] | None = None
 
     async def run(self, caught_up: asyncio.Event) -> None:
-        """One round an interval, until something is wrong."""
+        """One round an interval, until something is wrong. One that takes longer is followed by the next at once."""
+        now = asyncio.get_running_loop().time
+        due = now() + min(FIRST, self._interval)
         while True:
-            await asyncio.wait({self._admission.control.lost}, timeout=self._interval)
+            await asyncio.wait({self._admission.control.lost}, timeout=max(0.0, due - now()))
+            due = now() + self._interval
             # A round isn't cut in the middle: `finish` awaits its end, and `close` cuts what is left of it.
             self._current = asyncio.create_task(self._settle_with_control(), name="settlement round")
             await asyncio.shield(self._current)
