@@ -86,7 +86,7 @@ class Rig:
             create_outbox(self.postgres.dsn())
             self.kafka.create_topic(topic, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
             self.pipeline = Pipeline(
-                self.postgres, self.kafka, slot="chaos", dsn=self.postgres.dsn(port=self.proxy.port)
+                self.postgres, self.kafka, slot="chaos", way=self.postgres.dsn(port=self.proxy.port)
             ).init()
             stack.callback(self.pipeline.close)
             self.pipeline.start()

@@ -93,7 +93,7 @@ class Storm:
         return self._start_relay
 
     def _start_relay(self) -> None:
-        self._rig.pipeline.start(http=False, streaming=False)
+        self._rig.pipeline.start(http=False, state=None)
 
     def _crash_postgres(self) -> Callable[[], None]:
         self._rig.postgres.stop("immediate")

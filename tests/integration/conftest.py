@@ -217,12 +217,16 @@ def make_relay() -> Iterator[Callable[..., RelayProcess]]:
 
 
 @pytest.fixture
-def make_pipeline(slot: str) -> Iterator[Callable[..., Pipeline]]:
-    """Puts server, relay and broker together: `make_pipeline(postgres, kafka, dbname=outbox.name).init()`."""
+def make_pipeline(slot: str, aggregate_type: str) -> Iterator[Callable[..., Pipeline]]:
+    """Puts a server or database, relays and a broker together: `make_pipeline(outbox, kafka).prepare().init()`."""
     with contextlib.ExitStack() as stack:
 
-        def make(server: Postgres, kafka: Kafka, **options: Any) -> Pipeline:
-            return _closed_by(stack, Pipeline(server, kafka, **{"slot": slot, **options}))
+        def make(where: Postgres | Database, kafka: Kafka, **options: Any) -> Pipeline:
+            server, dbname = (
+                (where.server, where.name) if isinstance(where, Database) else (where, "postgres")
+            )
+            named = {"slot": slot, "aggregate_type": aggregate_type, "dbname": dbname}
+            return _closed_by(stack, Pipeline(server, kafka, **{**named, **options}))
 
         yield make
 

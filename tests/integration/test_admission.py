@@ -8,15 +8,13 @@ import pytest
 from psycopg.sql import SQL
 
 from tests.integration.conftest import Database
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
-
-__all__ = ["make_scene"]
+from tests.servers.pipeline import PATIENCE, Pipeline
 
 
 @pytest.fixture
-def scene(outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]) -> Scene:
-    return make_scene(outbox.dsn, kafka, table=False)
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    return make_pipeline(outbox, kafka).prepare()
 
 
 @pytest.fixture
@@ -30,55 +28,57 @@ def elsewhere(database: Database, slot: str) -> Iterator[str]:
     database.server.drop_database(name)
 
 
-def noticed(scene: Scene, words: str) -> list[str]:
+def noticed(pipeline: Pipeline, words: str) -> list[str]:
     """What the last relay noticed with these words in it, so far."""
-    told = [str(record.get("what")) for record in scene.relays[-1].records]
+    told = [str(record.get("what")) for record in pipeline.relays[-1].records]
     return [what for what in told if words in what]
 
 
-def refused(scene: Scene) -> str:
-    relay = scene.relay(state=None, http=False)
+def refused(pipeline: Pipeline) -> str:
+    relay = pipeline.start(state=None, http=False)
     assert relay.wait() == 78, relay.text()
     return str(relay.records[-1]["error"])
 
 
-def test_a_missing_slot_names_those_of_this_database(scene: Scene, elsewhere: str) -> None:
-    right = scene.slot
-    scene.init()
-    scene.value("select pg_create_logical_replication_slot(%s, 'test_decoding')::text", (f"{right}_foreign",))
-    scene.slot = f"{right}_slip"
-    assert refused(scene) == f'there is no replication slot "{scene.slot}"; this database has: {right}'
+def test_a_missing_slot_names_those_of_this_database(pipeline: Pipeline, elsewhere: str) -> None:
+    right = pipeline.slot
+    pipeline.init()
+    pipeline.value(
+        "select pg_create_logical_replication_slot(%s, 'test_decoding')::text", (f"{right}_foreign",)
+    )
+    pipeline.slot = f"{right}_slip"
+    assert refused(pipeline) == f'there is no replication slot "{pipeline.slot}"; this database has: {right}'
 
 
-def test_a_missing_slot_names_none_where_there_is_none(scene: Scene, elsewhere: str) -> None:
-    scene.sql(SQL("create publication outbox_pub for table outbox with (publish = 'insert')"))
-    assert refused(scene) == f'there is no replication slot "{scene.slot}"'
+def test_a_missing_slot_names_none_where_there_is_none(pipeline: Pipeline, elsewhere: str) -> None:
+    pipeline.sql(SQL("create publication outbox_pub for table outbox with (publish = 'insert')"))
+    assert refused(pipeline) == f'there is no replication slot "{pipeline.slot}"'
 
 
-def test_a_table_that_only_the_publication_names_is_warned_of_once(scene: Scene) -> None:
-    scene.init()
-    scene.sql(
+def test_a_table_that_only_the_publication_names_is_warned_of_once(pipeline: Pipeline) -> None:
+    pipeline.init()
+    pipeline.sql(
         SQL('create table "Second Outbox" (id int)'),
         SQL('alter publication outbox_pub add table "Second Outbox"'),
     )
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
-    [warning] = noticed(scene, "passed over")
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
+    [warning] = noticed(pipeline, "passed over")
     assert warning.startswith('publication outbox_pub also has public."Second Outbox": rows of those')
-    scene.sql(SQL('insert into "Second Outbox" values (1)'))
+    pipeline.sql(SQL('insert into "Second Outbox" values (1)'))
     consumer.wait_ids(writer.write(5))
-    scene.value("select pg_terminate_backend(%s)::text", (scene.slot_value("active_pid"),))
+    pipeline.value("select pg_terminate_backend(%s)::text", (pipeline.slot_value("active_pid"),))
     relay.wait_for(lambda record: record.get("event") == "waiting", PATIENCE, message="the end of a session")
     relay.wait_state("streaming", timeout=PATIENCE)
     consumer.wait_ids(writer.write(5))
-    assert len(noticed(scene, "passed over")) == 1
+    assert len(noticed(pipeline, "passed over")) == 1
     assert relay.terminate()[0] == 0
 
 
 @pytest.mark.parametrize("scope", ["table outbox", "all tables"])
-def test_a_publication_without_such_a_table_is_not_warned_of(scene: Scene, scope: str) -> None:
+def test_a_publication_without_such_a_table_is_not_warned_of(pipeline: Pipeline, scope: str) -> None:
     """One of all tables, which was hardly made for us, would name them all."""
-    scene.sql(SQL("create table other (id int)"))
-    scene.sql(SQL(f"create publication outbox_pub for {scope} with (publish = 'insert')"))
-    scene.init()
-    assert scene.relay().terminate()[0] == 0
-    assert noticed(scene, "passed over") == []
+    pipeline.sql(SQL("create table other (id int)"))
+    pipeline.sql(SQL(f"create publication outbox_pub for {scope} with (publish = 'insert')"))
+    pipeline.init()
+    assert pipeline.start().terminate()[0] == 0
+    assert noticed(pipeline, "passed over") == []

@@ -14,9 +14,9 @@ import pytest
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka, KafkaBroker
-from tests.servers.ledger import Consumer, Record, Writer, create_outbox, read_all, verify
+from tests.servers.ledger import Record, verify
 from tests.servers.pipeline import Pipeline
-from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
 
 RATE = 500
@@ -34,18 +34,14 @@ def place(record: Record) -> tuple[str, int]:
 def test_an_unconfirmed_row_holds_the_slot_through_keepalives_and_a_kill(
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
-    outbox_topic: str,
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """F1: the broker is paused, a small row commits, keepalives pass, the relay is killed."""
     # With a short time-out the relay tells often what it has received.
     own_postgres = make_postgres(settings={"wal_sender_timeout": "2s"})
-    create_outbox(own_postgres.dsn())
     own_postgres.execute("create table noise (n int)")
-    own_kafka.create_topic(outbox_topic, 2)
-    writer = make_writer(own_postgres.dsn())
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
+    writer = pipeline.writer()
     pipeline.start()
     writer.write(3)
     pipeline.wait_confirmed(pipeline.end_of_wal())
@@ -67,19 +63,14 @@ def test_an_unconfirmed_row_holds_the_slot_through_keepalives_and_a_kill(
     own_kafka.resume()
     pipeline.start()
     pipeline.wait_confirmed(committed)
-    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)
 
 
 def test_a_transaction_that_commits_after_the_kill_arrives(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    aggregate_type: str,
-    make_pipeline: Callable[..., Pipeline],
+    outbox: Database, kafka: Kafka, aggregate_type: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F2: T1 inserts, T2 inserts and commits, the relay dies, T1 commits: its rows lie before what is confirmed."""
-    kafka.create_topic(outbox_topic)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).prepare(1).init()
     pipeline.start()
     insert = (
         "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
@@ -102,24 +93,18 @@ def test_a_transaction_that_commits_after_the_kill_arrives(
         first.commit()
     pipeline.start()
     pipeline.wait_confirmed(pipeline.end_of_wal())
-    arrived = [record.id for record in read_all(kafka.bootstrap, outbox_topic)]
+    arrived = [record.id for record in pipeline.read()]
     assert set(arrived) == {early, late}
     assert arrived.index(late) < arrived.index(early)
 
 
 def test_rows_of_one_transaction_keep_their_places_through_kills(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    aggregate_type: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_consumer: Callable[..., Consumer],
+    outbox: Database, kafka: Kafka, aggregate_type: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F3: an INSERT … SELECT and a COPY of 10 000 rows each, the relay killed in the middle of both."""
     rows = 10_000
-    kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name, flags=["--provenance-headers"]).init()
-    consumer = make_consumer(kafka.bootstrap, outbox_topic)
+    pipeline = make_pipeline(outbox, kafka, flags=["--provenance-headers"]).prepare(3).init()
+    consumer = pipeline.consumer()
     with psycopg.connect(outbox.dsn) as connection:
         connection.execute(
             "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
@@ -151,7 +136,7 @@ def test_rows_of_one_transaction_keep_their_places_through_kills(
     pipeline.start()
     pipeline.wait_confirmed(pipeline.end_of_wal())
 
-    records = read_all(kafka.bootstrap, outbox_topic)
+    records = pipeline.read()
     assert len(records) > 2 * rows, "no row came twice: the kills hit nothing"
     places: dict[str, tuple[str, int]] = {}
     last: dict[int, tuple[str, int]] = {}
@@ -172,18 +157,12 @@ def test_rows_of_one_transaction_keep_their_places_through_kills(
 
 
 def test_a_killed_relay_sends_only_the_last_moments_again(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
-    make_consumer: Callable[..., Consumer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
-    consumer = make_consumer(kafka.bootstrap, outbox_topic)
+    pipeline = make_pipeline(outbox, kafka).prepare(3).init()
+    consumer = pipeline.consumer()
     pipeline.start()
-    writer = make_writer(outbox.dsn, rate=RATE, threads=2, rollback_share=0.05).start()
+    writer = pipeline.writer(rate=RATE, threads=2, rollback_share=0.05).start()
     kills = 3
     for _ in range(kills):
         # More than a round of the settlement, so that there is something that must not come again.
@@ -193,57 +172,44 @@ def test_a_killed_relay_sends_only_the_last_moments_again(
     writer.wait_written(RATE)
     committed = writer.stop()
     consumer.wait_ids(committed)
-    verdict = verify(committed, read_all(kafka.bootstrap, outbox_topic), rolled_back=writer.rolled_back)
+    verdict = verify(committed, pipeline.read(), rolled_back=writer.rolled_back)
     print(f"{kills} kills: {verdict}")
     assert len(verdict.duplicates) <= kills * 2 * RATE
 
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_a_session_that_breaks_inside_one_process_sends_nothing_twice(
-    own_postgres: PostgresServer,
-    kafka: Kafka,
-    outbox_topic: str,
-    way: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, kafka: Kafka, way: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """The walsender is ended under load, again and again: no loss, and not one duplicate."""
-    create_outbox(own_postgres.dsn())
-    kafka.create_topic(outbox_topic, 4)
     dsn = own_postgres.socket_dsn() if way == "unix" else own_postgres.dsn()
-    pipeline = make_pipeline(own_postgres, kafka, dsn=dsn).init()
+    pipeline = make_pipeline(own_postgres, kafka, way=dsn).prepare(4).init()
     pipeline.start()
-    writer = make_writer(own_postgres.dsn(), rate=None, threads=2, rows_per_transaction=3).start()
+    writer = pipeline.writer(rate=None, threads=2, rows_per_transaction=3).start()
     pids = set()
     for _ in range(6):
         writer.wait_written(300)
         pids.add(pipeline.terminate_walsender())
     writer.wait_written(300)
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verdict = verify(committed, read_all(kafka.bootstrap, outbox_topic))
+    verdict = pipeline.books(writer)
     assert len(pids) == 6
     assert verdict.duplicates == ()
     assert pipeline.relay.running
 
 
 def test_a_huge_transaction_cut_in_the_middle_is_not_sent_twice(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
-    make_consumer: Callable[..., Consumer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Its rows up to the cut are confirmed by the broker, but not to PostgreSQL: the process remembers them."""
     rows = 20_000
-    kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(
-        outbox.server, kafka, dbname=outbox.name, flags=["--max-events-per-second", "8000"]
-    ).init()
+    pipeline = (
+        make_pipeline(outbox.server, kafka, dbname=outbox.name, flags=["--max-events-per-second", "8000"])
+        .prepare(3)
+        .init()
+    )
     pipeline.start()
-    consumer = make_consumer(kafka.bootstrap, outbox_topic)
-    writer = make_writer(outbox.dsn)
+    consumer = pipeline.consumer()
+    writer = pipeline.writer()
     writer.write(rows, rows_per_transaction=rows)
     committed = pipeline.end_of_wal()
     for seen in (2_000, 9_000):
@@ -252,29 +218,21 @@ def test_a_huge_transaction_cut_in_the_middle_is_not_sent_twice(
         assert len(consumer.records) < rows
         assert pipeline.confirmed() < committed
     pipeline.wait_confirmed(committed)
-    assert verify(writer.stop(), read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert pipeline.books(writer).duplicates == ()
 
 
 def test_a_dead_relay_leaves_its_slot_to_the_next_at_once(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    postgres: Postgres,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Two relays on one slot, the active one killed again and again: the other takes over, never both."""
-    kafka.create_topic(outbox_topic, 2)
-    pipeline = make_pipeline(postgres, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).prepare(2).init()
     active = pipeline.start()
-    writer = make_writer(outbox.dsn, rate=RATE).start()
+    writer = pipeline.writer(rate=RATE).start()
     for _ in range(3):
-        standby = pipeline.start(streaming=False)
+        standby = pipeline.start(state=None)
         standby.wait_state("standby", timeout=60)
         writer.wait_written(RATE)
         active.kill()
         standby.wait_state("streaming", timeout=60)
         active = standby
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(committed, read_all(kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)

@@ -17,11 +17,9 @@ import pytest
 from psycopg.sql import SQL
 
 from tests.integration.conftest import Database
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Record
-
-__all__ = ["make_scene"]
+from tests.servers.pipeline import PATIENCE, Pipeline
 
 UNNEEDED = (
     SQL("alter table outbox add column note text default 'new', add column amount numeric"),
@@ -37,18 +35,18 @@ UNNEEDED = (
 
 
 @pytest.fixture
-def scene(outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]) -> Scene:
-    scene = make_scene(outbox.dsn, kafka, table=False)
-    scene.init()
-    return scene
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    pipeline = make_pipeline(outbox, kafka).prepare()
+    pipeline.init()
+    return pipeline
 
 
 class Rows:
     """Writes rows with the columns that every state of the table has, in the caller's transactions."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.ids: list[str] = []
-        self._type = scene.aggregate_type
+        self._type = pipeline.aggregate_type
 
     def insert(
         self,
@@ -77,15 +75,15 @@ class Rows:
         return records
 
 
-def refused(scene: Scene) -> tuple[str, str]:
-    relay = scene.relay(state=None, http=False)
+def refused(pipeline: Pipeline) -> tuple[str, str]:
+    relay = pipeline.start(state=None, http=False)
     assert relay.wait() == 78, relay.text()
     return str(relay.records[-1]["error"]), str(relay.records[-1]["next"])
 
 
-def test_F14_columns_that_are_not_needed_change_while_running(scene: Scene) -> None:  # noqa: N802
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+def test_F14_columns_that_are_not_needed_change_while_running(pipeline: Pipeline) -> None:  # noqa: N802
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         rows.insert(connection)
         for statement in UNNEEDED:
             connection.execute(statement)
@@ -96,10 +94,10 @@ def test_F14_columns_that_are_not_needed_change_while_running(scene: Scene) -> N
     assert relay.state() == "streaming"
 
 
-def test_F14_columns_that_are_not_needed_change_within_a_transaction(scene: Scene) -> None:  # noqa: N802
-    scene.relay()
-    consumer, rows = scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn) as connection:
+def test_F14_columns_that_are_not_needed_change_within_a_transaction(pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.start()
+    consumer, rows = pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn) as connection:
         rows.insert(connection)
         for statement in UNNEEDED:
             connection.execute(statement)
@@ -107,10 +105,10 @@ def test_F14_columns_that_are_not_needed_change_within_a_transaction(scene: Scen
     rows.arrived(consumer)
 
 
-def test_F14_columns_that_are_not_needed_change_while_stopped(scene: Scene) -> None:  # noqa: N802
+def test_F14_columns_that_are_not_needed_change_while_stopped(pipeline: Pipeline) -> None:  # noqa: N802
     """The backlog holds rows of ten tables, and the live catalogue knows the last one only."""
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         rows.insert(connection)
         rows.arrived(consumer)
         assert relay.terminate()[0] == 0
@@ -118,14 +116,14 @@ def test_F14_columns_that_are_not_needed_change_while_stopped(scene: Scene) -> N
             rows.insert(connection)
             connection.execute(statement)
         rows.insert(connection)
-    scene.relay()
+    pipeline.start()
     rows.arrived(consumer)
 
 
-def test_F14_the_table_is_rewritten_and_vacuumed(scene: Scene) -> None:  # noqa: N802
+def test_F14_the_table_is_rewritten_and_vacuumed(pipeline: Pipeline) -> None:  # noqa: N802
     """Neither changes what the table is, and neither is an incident."""
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         for statement in (
             SQL("vacuum full outbox"),
             SQL("vacuum (full, freeze) pg_catalog.pg_publication"),
@@ -139,7 +137,7 @@ def test_F14_the_table_is_rewritten_and_vacuumed(scene: Scene) -> None:  # noqa:
         rows.insert(connection)
     rows.arrived(consumer)
     assert relay.state() == "streaming"
-    assert scene.witness()["incidents"] == []
+    assert pipeline.witness()["incidents"] == []
 
 
 @pytest.mark.parametrize(
@@ -148,13 +146,13 @@ def test_F14_the_table_is_rewritten_and_vacuumed(scene: Scene) -> None:  # noqa:
 )
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_F14_a_needed_column_is_renamed(  # noqa: N802 - the failure's own name
-    role: str, column: str, successor: str, running: bool, scene: Scene
+    role: str, column: str, successor: str, running: bool, pipeline: Pipeline
 ) -> None:
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         rows.insert(connection)
         rows.arrived(consumer)
-        scene.wait_confirmed()
+        pipeline.wait_confirmed()
         if not running:
             assert relay.terminate()[0] == 0
         rows.insert(connection)
@@ -165,7 +163,7 @@ def test_F14_a_needed_column_is_renamed(  # noqa: N802 - the failure's own name
         assert relay.wait() == 78
         error, remedy = str(relay.records[-1]["error"]), str(relay.records[-1]["next"])
     else:
-        error, remedy = refused(scene)
+        error, remedy = refused(pipeline)
     assert column in error or role.replace("_", " ") in error
     if running:
         assert {record.id for record in consumer.wait_ids(before, PATIENCE)} == set(before)
@@ -174,34 +172,34 @@ def test_F14_a_needed_column_is_renamed(  # noqa: N802 - the failure's own name
         named = re.search(r"--column \S+", remedy)
         assert named
         assert named[0].replace("NEW", successor) == flag
-    scene.relay(*shlex.split(flag))
+    pipeline.start(*shlex.split(flag))
     rows.arrived(consumer)
 
 
-def test_F14_a_needed_column_is_dropped(scene: Scene) -> None:  # noqa: N802 - the failure's own name
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+def test_F14_a_needed_column_is_dropped(pipeline: Pipeline) -> None:  # noqa: N802 - the failure's own name
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         rows.insert(connection)
         connection.execute("alter table outbox drop column payload")
         connection.execute(
             "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, 'k', 'made')",
-            (scene.aggregate_type,),
+            (pipeline.aggregate_type,),
         )
     assert relay.wait() == 78
     assert "payload" in relay.records[-1]["error"]
     rows.arrived(consumer)
-    confirmed = scene.slot_value("confirmed_flush_lsn::text")
-    assert refused(scene)
-    assert scene.slot_value("confirmed_flush_lsn::text") == confirmed
+    confirmed = pipeline.slot_value("confirmed_flush_lsn::text")
+    assert refused(pipeline)
+    assert pipeline.slot_value("confirmed_flush_lsn::text") == confirmed
 
 
-def test_F14_a_table_that_takes_the_name_of_the_old_one(scene: Scene) -> None:  # noqa: N802
+def test_F14_a_table_that_takes_the_name_of_the_old_one(pipeline: Pipeline) -> None:  # noqa: N802
     """What is written to it while the publication still has the old one is hidden: held, with the window."""
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         rows.insert(connection)
         rows.arrived(consumer)
-        scene.wait_confirmed()
+        pipeline.wait_confirmed()
         with connection.transaction():
             connection.execute("alter table outbox rename to outbox_old")
             connection.execute("create table outbox (like outbox_old including all)")
@@ -213,20 +211,20 @@ def test_F14_a_table_that_takes_the_name_of_the_old_one(scene: Scene) -> None:  
         assert relay.state() == "held"
         assert relay.terminate()[0] == 0
         rows.insert(connection)
-    scene.relay("--accept-gap")
+    pipeline.start("--accept-gap")
     rows.arrived(consumer)
 
 
-def test_F14_a_table_that_goes_by_another_name_for_a_moment(scene: Scene) -> None:  # noqa: N802
+def test_F14_a_table_that_goes_by_another_name_for_a_moment(pipeline: Pipeline) -> None:  # noqa: N802
     """Between two looks of the guard nobody sees it. Its rows are ours all the same, by the table's OID."""
-    relay, consumer, rows = scene.relay(), scene.consumer(), Rows(scene)
-    with psycopg.connect(scene.dsn) as connection:
+    relay, consumer, rows = pipeline.start(), pipeline.consumer(), Rows(pipeline)
+    with psycopg.connect(pipeline.dsn) as connection:
         rows.insert(connection)
         connection.execute("alter table outbox rename to elsewhere")
         connection.execute(
             "insert into elsewhere (id, aggregate_type, aggregate_id, event_type, payload)"
             " values (%s, %s, 'k', 'made', %s)",
-            (event_id := str(uuid.uuid4()), scene.aggregate_type, json.dumps({"place": len(rows.ids)})),
+            (event_id := str(uuid.uuid4()), pipeline.aggregate_type, json.dumps({"place": len(rows.ids)})),
         )
         rows.ids.append(event_id)
         connection.execute("alter table elsewhere rename to outbox")

@@ -32,7 +32,7 @@ def test_two_connections_that_are_cut_together_leave_no_third(
     create_outbox(own_postgres.dsn())
     proxy = make_proxy("127.0.0.1", own_postgres.port)
     pipeline = make_pipeline(
-        own_postgres, kafka, dsn=own_postgres.dsn(host="127.0.0.1", port=proxy.port)
+        own_postgres, kafka, way=own_postgres.dsn(host="127.0.0.1", port=proxy.port)
     ).init()
     relay = pipeline.start()
 
@@ -62,7 +62,7 @@ def test_a_record_that_the_broker_refuses_blocks_as_quietly_as_any(
 ) -> None:
     """It rests its minute: no other session, walsender or producer meanwhile."""
     kafka.create_topic(outbox_topic, config={"max.message.bytes": "2000"})
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).init()
     relay = pipeline.start("--on-poison", "block")
     outbox.server.execute(
         "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
@@ -102,9 +102,7 @@ def test_a_stop_while_all_of_postgresql_is_frozen_keeps_its_limit(
 
 
 def test_being_caught_up_needs_no_foreign_wal_and_no_witness(
-    own_postgres: PostgresServer,
-    kafka: Kafka,
-    make_pipeline: Callable[..., Pipeline],
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Where nothing else writes, the end of WAL doesn't move: being confirmed up to it is enough."""
     create_outbox(own_postgres.dsn())
@@ -127,7 +125,7 @@ def moment(relay: RelayProcess, state: str) -> datetime:
 def test_an_idle_relay_needs_no_time_to_drain(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).init()
     relay = pipeline.start("--drain", "0s")
     pipeline.wait_round()
     assert relay.terminate()[0] == 0, relay.text()

@@ -18,15 +18,13 @@ from psycopg.sql import SQL
 
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Writer, verify
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import Postgres
 from tests.servers.relay import RelayProcess, run_command
 from tests.servers.wait import eventually
-
-__all__ = ["make_scene"]
 
 CREATE = SQL(
     "create publication outbox_pub for table outbox with (publish = 'insert', publish_via_partition_root = true)"
@@ -37,12 +35,8 @@ WINDOW = re.compile(r"between (\w+/\w+) and (\w+/\w+)")
 
 
 @pytest.fixture
-def scene(outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]) -> Scene:
-    return make_scene(outbox.dsn, kafka, table=False)
-
-
-def end_of_wal(scene: Scene) -> LSN:
-    return LSN.parse(scene.value("select pg_current_wal_insert_lsn()::text"))
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    return make_pipeline(outbox, kafka).prepare()
 
 
 def window(text: str) -> tuple[LSN, LSN]:
@@ -52,15 +46,15 @@ def window(text: str) -> tuple[LSN, LSN]:
     return min(LSN.parse(each[0]) for each in found), max(LSN.parse(each[1]) for each in found)
 
 
-def refused(scene: Scene, *flags: str) -> tuple[str, str]:
+def refused(pipeline: Pipeline, *flags: str) -> tuple[str, str]:
     """Start a relay that must end with 78; what is wrong and the next step."""
-    relay = scene.relay(*flags, state=None, http=False)
+    relay = pipeline.start(*flags, state=None, http=False)
     assert relay.wait() == 78, relay.text()
     last = relay.records[-1]
     return str(last["error"]), str(last["next"])
 
 
-def run_remedy(scene: Scene, remedy: str) -> None:
+def run_remedy(pipeline: Pipeline, remedy: str) -> None:
     """Run the commands that a remedy prints."""
     commands = re.findall(r"cdc-outbox (?:drop|init)[^,;]*", remedy)
     assert commands, remedy
@@ -68,7 +62,7 @@ def run_remedy(scene: Scene, remedy: str) -> None:
         arguments = shlex.split(command)[1:]
         if arguments[0] == "drop":
             arguments.append("--yes")
-        done = run_command(*arguments, env={"CDC_OUTBOX_DSN": scene.dsn})
+        done = run_command(*arguments, env={"CDC_OUTBOX_DSN": pipeline.dsn})
         assert done.returncode == 0, done.stderr
 
 
@@ -82,10 +76,10 @@ def held_reason(relay: RelayProcess, words: str) -> str:
     return eventually(reason, PATIENCE, lambda: f"held for {words!r}:\n{relay.text()}")
 
 
-def write(scene: Scene, writer: Writer, rows: int) -> tuple[list[str], LSN, LSN]:
+def write(pipeline: Pipeline, writer: Writer, rows: int) -> tuple[list[str], LSN, LSN]:
     """Commit rows; their ids, and where the WAL ended before and after."""
-    before = end_of_wal(scene)
-    return writer.write(rows), before, end_of_wal(scene)
+    before = pipeline.end_of_wal()
+    return writer.write(rows), before, pipeline.end_of_wal()
 
 
 def all_but(hidden: list[str], writer: Writer, consumer: Consumer) -> None:
@@ -120,268 +114,268 @@ HIDING = {
 }
 
 
-def test_F11_a_table_dropped_from_it(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
-    held_until_accepted(scene, *LACKING)
+def test_F11_a_table_dropped_from_it(postgres_version: Postgres, pipeline: Pipeline) -> None:  # noqa: N802
+    held_until_accepted(pipeline, *LACKING)
 
 
 @pytest.mark.parametrize("how", HIDING)
-def test_F11_other_ways_to_hide(how: str, scene: Scene) -> None:  # noqa: N802 - the failure's own name
+def test_F11_other_ways_to_hide(how: str, pipeline: Pipeline) -> None:  # noqa: N802 - the failure's own name
     if how == "unlogged":  # one that is published by name can't be made so
-        scene.sql(SQL("create publication outbox_pub for all tables with (publish = 'insert')"))
-    held_until_accepted(scene, *HIDING[how])
+        pipeline.sql(SQL("create publication outbox_pub for all tables with (publish = 'insert')"))
+    held_until_accepted(pipeline, *HIDING[how])
 
 
-def held_until_accepted(scene: Scene, hide: list[SQL], mend: list[SQL], words: str) -> None:
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def held_until_accepted(pipeline: Pipeline, hide: list[SQL], mend: list[SQL], words: str) -> None:
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.sql(*hide)
-    hidden, before, after = write(scene, writer, 10)
+    pipeline.sql(*hide)
+    hidden, before, after = write(pipeline, writer, 10)
     held_reason(relay, words)
-    assert [incident["kind"] for incident in scene.witness()["incidents"]][:1] != []
-    more, _, after = write(scene, writer, 10)
+    assert [incident["kind"] for incident in pipeline.witness()["incidents"]][:1] != []
+    more, _, after = write(pipeline, writer, 10)
     hidden += more
-    confirmed = scene.slot_value("confirmed_flush_lsn")
-    scene.sql(*mend)
+    confirmed = pipeline.slot_value("confirmed_flush_lsn")
+    pipeline.sql(*mend)
     reason = held_reason(relay, "made again")
     first, last = window(reason)
     assert first <= before
     assert after <= last
-    later, _, _ = write(scene, writer, 10)
+    later, _, _ = write(pipeline, writer, 10)
     assert relay.terminate()[0] == 0
     # Another process: the witness row knows.
-    error, remedy = refused(scene)
+    error, remedy = refused(pipeline)
     assert window(error)[0] <= before
     assert after <= window(error)[1]
     assert words in error
-    assert scene.slot_value("confirmed_flush_lsn") == confirmed
+    assert pipeline.slot_value("confirmed_flush_lsn") == confirmed
     assert not {record.id for record in consumer.records} & {*hidden, *later}
-    assert f"cdc-outbox start --slot {scene.slot} --accept-gap" in remedy
-    accepted = scene.relay("--accept-gap")
+    assert f"cdc-outbox start --slot {pipeline.slot} --accept-gap" in remedy
+    accepted = pipeline.start("--accept-gap")
     all_but(hidden, writer, consumer)
-    assert scene.witness()["incidents"] == []
+    assert pipeline.witness()["incidents"] == []
     assert accepted.terminate()[0] == 0
-    assert scene.relay().terminate()[0] == 0
+    assert pipeline.start().terminate()[0] == 0
 
 
-def test_F11_a_dropped_publication(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
+def test_F11_a_dropped_publication(postgres_version: Postgres, pipeline: Pipeline) -> None:  # noqa: N802
     """18 skips what was written without it in silence; decoding on 15 to 17 never gets beyond that."""
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.sql(DROP)
-    hidden, before, after = write(scene, writer, 10)
+    pipeline.sql(DROP)
+    hidden, before, after = write(pipeline, writer, 10)
     held_reason(relay, "does not exist")
-    scene.sql(CREATE)
+    pipeline.sql(CREATE)
     first, last = window(held_reason(relay, "made again"))
     assert first <= before
     assert after <= last
     assert relay.terminate()[0] == 0
-    _, remedy = refused(scene)
+    _, remedy = refused(pipeline)
     assert "--accept-gap" in remedy
     if postgres_version.major >= 18:
-        scene.relay("--accept-gap")
+        pipeline.start("--accept-gap")
     else:
-        error, remedy = refused(scene, "--accept-gap")
+        error, remedy = refused(pipeline, "--accept-gap")
         assert "42704" in error
-        run_remedy(scene, remedy)
-        scene.relay()
+        run_remedy(pipeline, remedy)
+        pipeline.start()
     writer.write(20)
     all_but(hidden, writer, consumer)
 
 
 def test_F11_the_remedy_for_a_dropped_publication_loses_only_the_time_without_it(  # noqa: N802
-    postgres_version: Postgres, scene: Scene
+    postgres_version: Postgres, pipeline: Pipeline
 ) -> None:
     """Up to 17 decoding ends there, but not before all that came earlier is delivered."""
-    scene.init()
-    writer, consumer = scene.writer(), scene.consumer()
+    pipeline.init()
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     writer.write(20)
-    scene.sql(DROP)
+    pipeline.sql(DROP)
     hidden = writer.write(10)
-    _, remedy = refused(scene)
+    _, remedy = refused(pipeline)
     create, _, rest = remedy.partition(" then ")
-    scene.sql(SQL(create))
+    pipeline.sql(SQL(create))
     program, command, option, slot, *flags = shlex.split(rest.partition(",")[0])
-    assert (program, command, option, slot) == ("cdc-outbox", "start", "--slot", scene.slot)
+    assert (program, command, option, slot) == ("cdc-outbox", "start", "--slot", pipeline.slot)
     if postgres_version.major >= 18:
         writer.write(20)
-        scene.relay(*flags)
+        pipeline.start(*flags)
     else:
-        error, remedy = refused(scene, *flags)
+        error, remedy = refused(pipeline, *flags)
         assert "42704" in error
-        assert f"recover: cdc-outbox drop --slot {scene.slot}" in remedy
+        assert f"recover: cdc-outbox drop --slot {pipeline.slot}" in remedy
     all_but(hidden, writer, consumer)
 
 
-def test_F11_made_again_between_two_checks(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F11_made_again_between_two_checks(postgres_version: Postgres, pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    before = end_of_wal(scene)
-    with psycopg.connect(scene.dsn) as connection:
+    before = pipeline.end_of_wal()
+    with psycopg.connect(pipeline.dsn) as connection:
         connection.execute(DROP)
         connection.execute(CREATE)
     writer.write(20)
     first, last = window(held_reason(relay, "made again"))
     assert first <= before < last
     relay.kill()
-    error, _ = refused(scene)
+    error, _ = refused(pipeline)
     assert window(error) == (first, last)
-    scene.relay("--accept-gap")
+    pipeline.start("--accept-gap")
     all_but([], writer, consumer)
 
 
-def test_F11_made_again_while_the_relay_is_down(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F11_made_again_while_the_relay_is_down(postgres_version: Postgres, pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     assert relay.terminate()[0] == 0
-    before = end_of_wal(scene)
-    with psycopg.connect(scene.dsn) as connection:
+    before = pipeline.end_of_wal()
+    with psycopg.connect(pipeline.dsn) as connection:
         connection.execute(DROP)
         connection.execute(CREATE)
     for _ in range(2):  # as often as it is tried
-        error, _ = refused(scene)
+        error, _ = refused(pipeline)
         first, last = window(error)
         assert first <= before < last
     writer.write(20)
-    scene.relay("--accept-gap")
+    pipeline.start("--accept-gap")
     all_but([], writer, consumer)
 
 
-def test_F11_accepted_in_the_witness_row_while_it_runs(scene: Scene) -> None:  # noqa: N802
+def test_F11_accepted_in_the_witness_row_while_it_runs(pipeline: Pipeline) -> None:  # noqa: N802
     """As another command does it: the relay that is held goes on by itself, and doesn't write it back."""
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    with psycopg.connect(scene.dsn) as connection:
+    with psycopg.connect(pipeline.dsn) as connection:
         connection.execute(DROP)
         connection.execute(CREATE)
     held_reason(relay, "made again")
     writer.write(20)
-    scene.sql(SQL("update cdc_outbox_witness set incidents = '[]'"))
+    pipeline.sql(SQL("update cdc_outbox_witness set incidents = '[]'"))
     relay.wait_state("streaming", timeout=PATIENCE)
     all_but([], writer, consumer)
-    scene.wait_confirmed()
-    assert scene.witness()["incidents"] == []
+    pipeline.wait_confirmed()
+    assert pipeline.witness()["incidents"] == []
 
 
-def test_F11_hidden_then_killed_then_mended_by_an_alter(scene: Scene) -> None:  # noqa: N802
+def test_F11_hidden_then_killed_then_mended_by_an_alter(pipeline: Pipeline) -> None:  # noqa: N802
     """Only the xmin is another one afterwards, which alone bars nobody."""
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
-    hidden, before, after = write(scene, writer, 10)
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    hidden, before, after = write(pipeline, writer, 10)
     held_reason(relay, "does not publish inserts")
     relay.kill()
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
-    error, _ = refused(scene)
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    error, _ = refused(pipeline)
     first, last = window(error)
     assert first <= before
     assert after <= last
-    scene.relay("--accept-gap")
+    pipeline.start("--accept-gap")
     writer.write(10)
     all_but(hidden, writer, consumer)
 
 
-def test_F11_a_problem_that_a_start_has_named_is_not_forgotten_when_it_is_mended(scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F11_a_problem_that_a_start_has_named_is_not_forgotten_when_it_is_mended(pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     assert relay.terminate()[0] == 0
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
-    hidden, before, after = write(scene, writer, 10)
-    _, remedy = refused(scene)
-    scene.sql(SQL(remedy))
-    error, _ = refused(scene)
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    hidden, before, after = write(pipeline, writer, 10)
+    _, remedy = refused(pipeline)
+    pipeline.sql(SQL(remedy))
+    error, _ = refused(pipeline)
     first, last = window(error)
     assert first <= before
     assert after <= last
-    scene.relay("--accept-gap")
+    pipeline.start("--accept-gap")
     writer.write(10)
     all_but(hidden, writer, consumer)
 
 
-def test_F11_merely_altered_is_reported_and_goes_on(scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F11_merely_altered_is_reported_and_goes_on(pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
     relay.wait_for(lambda record: "altered" in str(record.get("what")), PATIENCE, message="the incident")
     assert relay.state() == "streaming"
-    assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["altered"]
+    assert [incident["kind"] for incident in pipeline.witness()["incidents"]] == ["altered"]
     writer.write(20)
     all_but([], writer, consumer)
     assert relay.terminate()[0] == 0
     # It bars no start either, and health can still see it.
-    scene.relay()
-    assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["altered"]
+    pipeline.start()
+    assert [incident["kind"] for incident in pipeline.witness()["incidents"]] == ["altered"]
 
 
-def test_F11_without_the_witness_table_the_process_remembers(scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    scene.sql(SQL("drop table cdc_outbox_witness"))
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F11_without_the_witness_table_the_process_remembers(pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    pipeline.sql(SQL("drop table cdc_outbox_witness"))
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
-    write(scene, writer, 10)
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+    write(pipeline, writer, 10)
     held_reason(relay, "does not publish inserts")
-    scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+    pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
     held_reason(relay, "made again")
     assert sum("does not exist: a slot" in str(record.get("what")) for record in relay.records) == 1
 
 
-def test_F11_a_publication_made_after_its_slot(postgres_version: Postgres, scene: Scene) -> None:  # noqa: N802
-    writer, consumer = scene.writer(), scene.consumer()
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
-        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
+def test_F11_a_publication_made_after_its_slot(postgres_version: Postgres, pipeline: Pipeline) -> None:  # noqa: N802
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (pipeline.slot,))
         hidden = writer.write(10)
         connection.execute(CREATE)
     for _ in range(2):
-        error, _ = refused(scene)
+        error, _ = refused(pipeline)
         assert "made or altered after the slot" in error
     if postgres_version.major >= 18:
-        scene.relay("--accept-gap")
+        pipeline.start("--accept-gap")
     else:
-        error, remedy = refused(scene, "--accept-gap")
+        error, remedy = refused(pipeline, "--accept-gap")
         assert "42704" in error
-        run_remedy(scene, remedy)
-        scene.relay()
+        run_remedy(pipeline, remedy)
+        pipeline.start()
     writer.write(20)
     all_but(hidden, writer, consumer)
 
 
-def test_F11_where_other_slots_hide_which_came_first_it_is_said(scene: Scene) -> None:  # noqa: N802
+def test_F11_where_other_slots_hide_which_came_first_it_is_said(pipeline: Pipeline) -> None:  # noqa: N802
     """A slot is made with the oldest catalog_xmin of all: the publication may be younger, and mostly isn't."""
-    other = f"{scene.slot}_other"
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    other = f"{pipeline.slot}_other"
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (other,))
         connection.execute(CREATE)
-        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
-    writer, consumer = scene.writer(), scene.consumer()
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (pipeline.slot,))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     writer.write(10)
-    relay = scene.relay()
+    relay = pipeline.start()
     all_but([], writer, consumer)
     assert sum("may have been made or altered" in str(record.get("what")) for record in relay.records) == 1
     assert relay.terminate()[0] == 0
     # Once it has a witness row there is nothing to be said.
-    scene.sql(WITNESS)
-    assert scene.relay().terminate()[0] == 0
-    relay = scene.relay()
+    pipeline.sql(WITNESS)
+    assert pipeline.start().terminate()[0] == 0
+    relay = pipeline.start()
     assert not any("may have been" in str(record.get("what")) for record in relay.records)
 
 
 def test_a_publication_made_by_hand_before_its_slot_is_taken_as_it_is(
-    postgres_version: Postgres, scene: Scene
+    postgres_version: Postgres, pipeline: Pipeline
 ) -> None:
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute(CREATE)
-        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (scene.slot,))
-    writer, consumer = scene.writer(), scene.consumer()
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (pipeline.slot,))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     writer.write(10)
-    scene.relay()
+    pipeline.start()
     all_but([], writer, consumer)
 
 
@@ -393,8 +387,8 @@ def test_a_publication_made_by_hand_before_its_slot_is_taken_as_it_is(
         (SQL("drop table outbox"), "table public.outbox does not exist"),
     ],
 )
-def test_F11_wrong_at_the_start(statement: SQL, words: str, scene: Scene) -> None:  # noqa: N802
-    scene.init()
-    scene.sql(statement)
-    error, _ = refused(scene)
+def test_F11_wrong_at_the_start(statement: SQL, words: str, pipeline: Pipeline) -> None:  # noqa: N802
+    pipeline.init()
+    pipeline.sql(statement)
+    error, _ = refused(pipeline)
     assert words in error

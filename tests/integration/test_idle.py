@@ -10,12 +10,10 @@ from collections.abc import Callable
 import psycopg
 from psycopg.sql import SQL
 
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
-
-__all__ = ["make_scene"]
 
 LOAD = 25.0
 """Seconds of foreign writing: two rounds of the keepalive that is asked for every ten."""
@@ -56,11 +54,11 @@ class Noise:
 
 
 def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own name
-    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    scene = make_scene(own_postgres.dsn(), kafka)
-    scene.init()
-    relay = scene.relay()
+    pipeline = make_pipeline(own_postgres, kafka).prepare()
+    pipeline.init()
+    relay = pipeline.start()
     elsewhere = own_postgres.create_database("elsewhere")
     positions: deque[tuple[float, int]] = deque()
     worst, began = 0, time.monotonic()
@@ -68,10 +66,10 @@ def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own n
     def sample() -> int:
         """Bytes that are unconfirmed, which may not be more than the WAL of the last seconds."""
         nonlocal worst
-        wal, unconfirmed = scene.value(
+        wal, unconfirmed = pipeline.value(
             "select array[pg_current_wal_lsn() - '0/0', pg_current_wal_lsn() - confirmed_flush_lsn]::bigint[]"
             " from pg_replication_slots where slot_name = %s",
-            (scene.slot,),
+            (pipeline.slot,),
         )
         now = time.monotonic()
         positions.append((now, wal))
@@ -82,7 +80,7 @@ def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own n
             assert unconfirmed <= max(wal - positions[0][1], SMALL), f"{unconfirmed} bytes are unconfirmed"
         return int(unconfirmed)
 
-    noise = Noise(scene.dsn, elsewhere)
+    noise = Noise(pipeline.dsn, elsewhere)
     try:
         eventually(lambda: sample() >= 0 and time.monotonic() - began > LOAD, PATIENCE, "the load is over")
     finally:
@@ -92,72 +90,63 @@ def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own n
     eventually(lambda: sample() < 1 << 20, BEHIND, "the slot caught up")
 
     def retained() -> int:
-        scene.value("select pg_switch_wal()::text")
-        with psycopg.connect(scene.dsn, autocommit=True) as connection:
+        pipeline.value("select pg_switch_wal()::text")
+        with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
             connection.execute("checkpoint")
         return int(
-            scene.value(
+            pipeline.value(
                 "select pg_current_wal_lsn() - restart_lsn from pg_replication_slots where slot_name = %s",
-                (scene.slot,),
+                (pipeline.slot,),
             )
         )
 
     eventually(lambda: retained() < 2 * SEGMENT, PATIENCE, "WAL let go")
     assert relay.state() == "streaming"
     # And what was idle delivers at once.
-    writer, consumer = scene.writer(), scene.consumer()
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(5))
-    assert not scene.books(writer, consumer).duplicates
+    assert not pipeline.books(writer, consumer).duplicates
 
 
 def test_an_idle_relay_writes_nothing(
-    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Its own witness row would be WAL, which would be a reason to confirm, and so on for ever."""
-    scene = make_scene(own_postgres.dsn(), kafka)
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    pipeline = make_pipeline(own_postgres, kafka).prepare()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(5))
-    scene.wait_confirmed()
-    row = scene.witness()
+    pipeline.wait_confirmed()
+    row = pipeline.witness()
     began = time.monotonic()
     eventually(lambda: time.monotonic() - began > BEHIND, PATIENCE, "a keepalive asked for and answered")
     assert relay.state() == "streaming"
-    assert scene.witness() == row
+    assert pipeline.witness() == row
 
 
 def test_an_idle_relay_feeds_no_publication_of_all_tables(
-    own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Such a one publishes the witness row too: each round would bring a transaction, and so the next."""
-    scene = make_scene(own_postgres.dsn(), kafka)
-    scene.sql(SQL("create publication outbox_pub for all tables"))
-    scene.init()
-    relay = scene.relay(env={"CDC_OUTBOX_POSTGRES_GUARD_INTERVAL": "100ms"})
-    writer, consumer = scene.writer(), scene.consumer()
+    pipeline = make_pipeline(own_postgres, kafka).prepare()
+    pipeline.sql(SQL("create publication outbox_pub for all tables"))
+    pipeline.init()
+    relay = pipeline.start(env={"CDC_OUTBOX_POSTGRES_GUARD_INTERVAL": "100ms"})
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(5))
     ends: deque[int] = deque(maxlen=ROUNDS)
 
     def quiet() -> bool:
         """One round of the guard later: how far did the WAL get in all of them?"""
-        since = scene.value("select clock_timestamp()")
-        eventually(
-            lambda: scene.value(
-                "select count(*) from pg_stat_activity where application_name = %s"
-                " and backend_type = 'client backend' and query_start > %s",
-                (f"cdc-outbox/{scene.slot}", since),
-            ),
-            PATIENCE,
-            "another round",
-        )
-        ends.append(scene.value("select (pg_current_wal_lsn() - '0/0')::bigint"))
+        pipeline.wait_round()
+        ends.append(pipeline.value("select (pg_current_wal_lsn() - '0/0')::bigint"))
         return len(ends) == ROUNDS and ends[-1] - ends[0] < LITTLE
 
     eventually(quiet, BEHIND, lambda: f"rounds without WAL: the last ended at {list(ends)}")
-    row = scene.witness()
+    row = pipeline.witness()
     eventually(quiet, BEHIND, lambda: f"rounds without WAL: the last ended at {list(ends)}")
-    assert scene.witness() == row
+    assert pipeline.witness() == row
     # It isn't deaf either: what comes next is delivered and confirmed.
     consumer.wait_ids(writer.write(5))
-    eventually(lambda: scene.witness() != row, PATIENCE, "the witness follows")
+    eventually(lambda: pipeline.witness() != row, PATIENCE, "the witness follows")
     assert relay.state() == "streaming"

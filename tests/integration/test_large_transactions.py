@@ -14,7 +14,7 @@ import pytest
 
 from cdc_outbox.lsn import LSN
 from tests.servers.kafka import KafkaBroker
-from tests.servers.ledger import Writer, create_outbox, read_all, verify
+from tests.servers.ledger import read_all
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
@@ -48,9 +48,7 @@ def test_a_large_transaction_passes_in_flat_memory(
 ) -> None:
     """F15. CDC_OUTBOX_TEST_LARGE_ROWS=1000000 makes it five times as large, and takes minutes."""
     server = make_postgres(settings={"wal_sender_timeout": "3s", "max_wal_size": "4GB"})
-    create_outbox(server.dsn())
-    own_kafka.create_topic(outbox_topic, 4)
-    pipeline = make_pipeline(server, own_kafka, flags=["--provenance-headers"]).init()
+    pipeline = make_pipeline(server, own_kafka, flags=["--provenance-headers"]).prepare(4).init()
     relay = pipeline.start()
     walsender = pipeline.walsender()
     resting = relay.peak_rss()
@@ -89,19 +87,15 @@ def test_a_large_transaction_passes_in_flat_memory(
 def test_a_large_transaction_waits_out_an_absent_broker_in_flat_memory(
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
-    outbox_topic: str,
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """The budget stops the reader in the middle of the transaction; small ones behind it keep their order."""
     rows = 80_000
     server = make_postgres(settings={"wal_sender_timeout": "2s"})
-    create_outbox(server.dsn())
-    own_kafka.create_topic(outbox_topic, 4)
-    pipeline = make_pipeline(server, own_kafka).init()
+    pipeline = make_pipeline(server, own_kafka).prepare(4).init()
     relay = pipeline.start()
     walsender = pipeline.walsender()
-    writer = make_writer(server.dsn(), padding=600)
+    writer = pipeline.writer(padding=600)
     writer.write(10)
     pipeline.wait_confirmed(pipeline.end_of_wal())
     own_kafka.pause()
@@ -117,4 +111,4 @@ def test_a_large_transaction_waits_out_an_absent_broker_in_flat_memory(
     print(f"stalled at {stalled / MEBIBYTE:.0f} MiB, peak {relay.peak_rss() / MEBIBYTE:.0f} MiB")
     assert relay.peak_rss() < 96 * MEBIBYTE
     assert pipeline.walsender() == walsender, relay.text()
-    assert verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert pipeline.books(writer).duplicates == ()

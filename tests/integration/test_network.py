@@ -11,26 +11,23 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc_outbox.lsn import LSN
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess, run_command
 from tests.servers.wait import eventually
-
-__all__ = ["make_scene"]
 
 NOTICED = 30.0
 """Seconds within which a dead connection must be noticed (seen: 18 to 21)."""
 
 
 @pytest.fixture
-def scene(own_postgres: PostgresServer, kafka: Kafka, make_scene: Callable[..., Scene]) -> Scene:
-    scene = make_scene(own_postgres.dsn(), kafka)
-    scene.init()
-    return scene
+def pipeline(own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    pipeline = make_pipeline(own_postgres, kafka).prepare()
+    pipeline.init()
+    return pipeline
 
 
 @pytest.fixture
@@ -42,39 +39,27 @@ def through(proxy: Proxy, server: PostgresServer) -> str:
     return server.dsn(host="127.0.0.1", port=proxy.port)
 
 
-def backend(scene: Scene, kind: str) -> tuple[int, int]:
-    """Process id and client port of the relay's control connection or walsender, as the server sees it."""
-    found = scene.value(
+def control(pipeline: Pipeline) -> tuple[int, int]:
+    """Process id and client port of the relay's control connection, as the server sees it."""
+    found = pipeline.value(
         "select array[pid, client_port] from pg_stat_activity"
-        " where application_name = %s and backend_type = %s",
-        (f"cdc-outbox/{scene.slot}", kind),
+        " where application_name = %s and backend_type = 'client backend'",
+        (f"cdc-outbox/{pipeline.slot}",),
     )
     return found[0], found[1]
 
 
-def control(scene: Scene) -> tuple[int, int]:
-    return backend(scene, "client backend")
-
-
-def walsender(scene: Scene) -> int:
-    return backend(scene, "walsender")[0]
-
-
-def wait_control(scene: Scene, before: int) -> None:
+def wait_control(pipeline: Pipeline, before: int) -> None:
     """Wait for another control connection than that of the process `before`."""
     eventually(
-        lambda: scene.value(
+        lambda: pipeline.value(
             "select count(*) from pg_stat_activity"
             " where application_name = %s and backend_type = 'client backend' and pid <> %s",
-            (f"cdc-outbox/{scene.slot}", before),
+            (f"cdc-outbox/{pipeline.slot}", before),
         ),
         PATIENCE,
         "a new control connection",
     )
-
-
-def confirmed(scene: Scene) -> LSN:
-    return LSN.parse(scene.slot_value("confirmed_flush_lsn::text"))
 
 
 def wait_away(relay: RelayProcess, since: int = 0) -> float:
@@ -87,10 +72,10 @@ def wait_away(relay: RelayProcess, since: int = 0) -> float:
 
 
 def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's own name
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
-    relay = scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(rate=50).start(), scene.consumer()
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(rate=50).start(), pipeline.consumer()
     consumer.wait_count(10, PATIENCE)
     since = len(relay.records)
     proxy.freeze()
@@ -100,20 +85,20 @@ def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's o
     proxy.cut()
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
 def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer,
     own_kafka: KafkaBroker,
-    make_scene: Callable[..., Scene],
+    make_pipeline: Callable[..., Pipeline],
     proxy: Proxy,
 ) -> None:
     """Kafka is away and nobody reads the stream, so that its silence tells nothing: the control connection does."""
-    scene = make_scene(own_postgres.dsn(), own_kafka)
-    scene.init()
-    relay = scene.relay("--inflight-bytes", "1MiB", dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(padding=4000), scene.consumer()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare()
+    pipeline.init()
+    relay = pipeline.start("--inflight-bytes", "1MiB", way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(padding=4000), pipeline.consumer()
     consumer.wait_ids(writer.write(10))
     own_kafka.pause()
     writer.write(10_000, rows_per_transaction=500)
@@ -133,11 +118,11 @@ def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's
     proxy.cut()
     proxy.resume()
     own_kafka.resume()
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
-def test_F20_a_server_that_is_frozen(own_postgres: PostgresServer, scene: Scene) -> None:  # noqa: N802
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+def test_F20_a_server_that_is_frozen(own_postgres: PostgresServer, pipeline: Pipeline) -> None:  # noqa: N802
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     since = len(relay.records)
     own_postgres.pause()
@@ -149,131 +134,131 @@ def test_F20_a_server_that_is_frozen(own_postgres: PostgresServer, scene: Scene)
     assert took < NOTICED
     relay.wait_state("streaming", timeout=PATIENCE)
     writer.write(20)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
 def test_the_control_connection_alone_is_cut(
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
     """It is made anew, and the stream goes on."""
-    relay = scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(rate=100).start(), scene.consumer()
-    stream = walsender(scene)
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(rate=100).start(), pipeline.consumer()
+    stream = pipeline.walsender()
     for _ in range(3):
         writer.wait_written(50, PATIENCE)
-        pid, port = control(scene)
+        pid, port = control(pipeline)
         proxy.cut(port)
-        wait_control(scene, pid)
-    assert walsender(scene) == stream
+        wait_control(pipeline, pid)
+    assert pipeline.walsender() == stream
     assert relay.state() == "streaming"
-    verdict = scene.books(writer, consumer)
+    verdict = pipeline.books(writer, consumer)
     assert not verdict.duplicates
-    scene.wait_confirmed()
+    pipeline.wait_confirmed()
 
 
 def test_without_a_control_connection_nothing_is_confirmed_and_the_stream_is_kept(
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
-    scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(), scene.consumer()
+    pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    scene.wait_confirmed()
-    stream, (pid, port) = walsender(scene), control(scene)
+    pipeline.wait_confirmed()
+    stream, (pid, port) = pipeline.walsender(), control(pipeline)
     proxy.swallow_new()
     proxy.cut(port)
-    before, accepted = confirmed(scene), proxy.accepted
+    before, accepted = pipeline.confirmed(), proxy.accepted
     consumer.wait_ids(writer.write(20))  # delivered all the same
     eventually(lambda: proxy.accepted >= accepted + 2, PATIENCE, "two attempts to connect")
-    assert confirmed(scene) == before
-    assert walsender(scene) == stream
+    assert pipeline.confirmed() == before
+    assert pipeline.walsender() == stream
     proxy.resume()
-    wait_control(scene, pid)
-    scene.wait_confirmed()
-    assert walsender(scene) == stream
-    assert not scene.books(writer, consumer).duplicates
+    wait_control(pipeline, pid)
+    pipeline.wait_confirmed()
+    assert pipeline.walsender() == stream
+    assert not pipeline.books(writer, consumer).duplicates
 
 
 def test_a_control_connection_that_stays_away_ends_the_session(
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
-    relay = scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(rate=50).start(), scene.consumer()
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(rate=50).start(), pipeline.consumer()
     consumer.wait_count(10, PATIENCE)
     since = len(relay.records)
     proxy.swallow_new()
-    proxy.cut(control(scene)[1])
+    proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.1f} s")
     assert 8 < took < 20
-    eventually(lambda: not scene.slot_value("active"), PATIENCE, "the slot free for another relay")
+    eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free for another relay")
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
 def test_a_server_that_refuses_a_new_control_connection_is_left_at_once(
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
-    relay = scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(rate=50).start(), scene.consumer()
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(rate=50).start(), pipeline.consumer()
     consumer.wait_count(10, PATIENCE)
     since = len(relay.records)
     proxy.refuse_new()
-    proxy.cut(control(scene)[1])
+    proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.2f} s")
     assert took < 5
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
-def test_a_control_connection_that_is_terminated_counts_as_a_shutdown(scene: Scene) -> None:
-    relay = scene.relay()
-    writer, consumer = scene.writer(rate=50).start(), scene.consumer()
+def test_a_control_connection_that_is_terminated_counts_as_a_shutdown(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    writer, consumer = pipeline.writer(rate=50).start(), pipeline.consumer()
     consumer.wait_count(10, PATIENCE)
-    stream, since = walsender(scene), len(relay.records)
-    scene.value("select pg_terminate_backend(%s)", (control(scene)[0],))
+    stream, since = pipeline.walsender(), len(relay.records)
+    pipeline.value("select pg_terminate_backend(%s)", (control(pipeline)[0],))
     took = wait_away(relay, since)
     assert took < 5
     relay.wait_for(lambda record: record.get("event") == "streaming", PATIENCE, since=since)
-    assert walsender(scene) != stream
-    print(scene.books(writer, consumer))
+    assert pipeline.walsender() != stream
+    print(pipeline.books(writer, consumer))
 
 
-def test_a_walsender_that_is_terminated_comes_back(scene: Scene) -> None:
-    relay = scene.relay()
-    writer, consumer = scene.writer(rate=200).start(), scene.consumer()
+def test_a_walsender_that_is_terminated_comes_back(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    writer, consumer = pipeline.writer(rate=200).start(), pipeline.consumer()
     for _ in range(3):
         consumer.wait_count(len(consumer.records) + 50, PATIENCE)
         since = len(relay.records)
-        scene.value("select pg_terminate_backend(%s)", (walsender(scene),))
+        pipeline.value("select pg_terminate_backend(%s)", (pipeline.walsender(),))
         relay.wait_for(lambda record: record.get("event") == "streaming", PATIENCE, since=since)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
 def test_F26_an_address_that_moves_to_a_standby(  # noqa: N802 - the failure's own name
-    own_postgres: PostgresServer, scene: Scene, proxy: Proxy
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
     """The stream stays on the old server and the control connection reaches the new one."""
     standby = own_postgres.standby()
     try:
-        relay = scene.relay(dsn=through(proxy, own_postgres))
-        writer, consumer = scene.writer(), scene.consumer()
+        relay = pipeline.start(way=through(proxy, own_postgres))
+        writer, consumer = pipeline.writer(), pipeline.consumer()
         consumer.wait_ids(writer.write(20))
         since = len(relay.records)
         proxy.retarget(("127.0.0.1", standby.port))
-        proxy.cut(control(scene)[1])
+        proxy.cut(control(pipeline)[1])
         took = wait_away(relay, since)
         assert took < 10
         relay.wait_for(
             lambda record: "is a standby" in str(record.get("error")), PATIENCE, since=since, message="named"
         )
-        eventually(lambda: not scene.slot_value("active"), PATIENCE, "the slot free")
+        eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free")
         proxy.retarget(("127.0.0.1", own_postgres.port))
         relay.wait_state("streaming", timeout=PATIENCE)
         writer.write(20)
-        print(scene.books(writer, consumer))
+        print(pipeline.books(writer, consumer))
     finally:
         standby.close()
 
@@ -281,41 +266,45 @@ def test_F26_an_address_that_moves_to_a_standby(  # noqa: N802 - the failure's o
 def test_F26_an_address_that_moves_to_a_stranger(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer,
     make_postgres: Callable[..., PostgresServer],
-    scene: Scene,
+    pipeline: Pipeline,
     proxy: Proxy,
 ) -> None:
     """Another database with a slot of the same name: what it says about that is nothing about our stream."""
     stranger = make_postgres()
     create_outbox(stranger.dsn())
-    assert run_command("init", "--slot", scene.slot, env={"CDC_OUTBOX_DSN": stranger.dsn()}).returncode == 0
-    relay = scene.relay(dsn=through(proxy, own_postgres))
-    writer, consumer = scene.writer(), scene.consumer()
+    assert (
+        run_command("init", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": stranger.dsn()}).returncode == 0
+    )
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     since = len(relay.records)
     proxy.retarget(("127.0.0.1", stranger.port))
-    proxy.cut(control(scene)[1])
+    proxy.cut(control(pipeline)[1])
     relay.wait_for(
         lambda record: "another server" in str(record.get("error")), PATIENCE, since=since, message="named"
     )
-    eventually(lambda: not scene.slot_value("active"), PATIENCE, "the slot on the first server free")
+    eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot on the first server free")
     relay.kill()
-    scene.relay()
+    pipeline.start()
     writer.write(20)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
 
 
 def test_F26_an_address_that_moves_while_a_standby_waits(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer,
     make_postgres: Callable[..., PostgresServer],
-    scene: Scene,
+    pipeline: Pipeline,
     proxy: Proxy,
 ) -> None:
     """Its control connection is on one server, and the stream would start on the other."""
     stranger = make_postgres()
     create_outbox(stranger.dsn())
-    assert run_command("init", "--slot", scene.slot, env={"CDC_OUTBOX_DSN": stranger.dsn()}).returncode == 0
-    active = scene.relay()
-    standby = scene.relay(dsn=through(proxy, own_postgres), state="standby")
+    assert (
+        run_command("init", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": stranger.dsn()}).returncode == 0
+    )
+    active = pipeline.start()
+    standby = pipeline.start(way=through(proxy, own_postgres), state="standby")
     proxy.retarget(("127.0.0.1", stranger.port))
     active.kill()
     standby.wait_for(

@@ -18,7 +18,7 @@ import pytest
 from cdc_outbox.kafka import client
 from cdc_outbox.settings import load
 from tests.servers.kafka import KafkaBroker
-from tests.servers.ledger import Consumer, Writer, create_outbox, read_all, verify
+from tests.servers.ledger import create_outbox, read_all, verify
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -42,17 +42,13 @@ def watch(seconds: float, look: Callable[[], None]) -> None:
 def test_a_broker_away_for_half_a_minute_costs_neither_walsender_nor_memory(
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
-    outbox_topic: str,
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """F5: under load, with a `wal_sender_timeout` of 2 s, and more events than the in-flight budget holds."""
     server = make_postgres(settings={"wal_sender_timeout": "2s"})
-    create_outbox(server.dsn())
-    own_kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(server, own_kafka, flags=["--inflight-bytes", "4MiB"]).init()
+    pipeline = make_pipeline(server, own_kafka, flags=["--inflight-bytes", "4MiB"]).prepare(3).init()
     relay = pipeline.start()
-    writer = make_writer(server.dsn(), rate=RATE, padding=2000).start()
+    writer = pipeline.writer(rate=RATE, padding=2000).start()
     writer.wait_written(2 * RATE)
     walsender = pipeline.walsender()
     assert walsender is not None
@@ -75,29 +71,21 @@ def test_a_broker_away_for_half_a_minute_costs_neither_walsender_nor_memory(
     assert grown < 24 * MEBIBYTE
     assert relay.peak_rss() < 96 * MEBIBYTE
     assert pipeline.walsender() == walsender
-    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert verify(committed, pipeline.read()).duplicates == ()
 
 
 def test_a_broker_that_restarts_under_load_gets_nothing_twice(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(3).init()
     relay = pipeline.start()
-    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2).start()
+    writer = pipeline.writer(rate=RATE, threads=2).start()
     for _ in range(2):
         writer.wait_written(RATE)
         own_kafka.restart()
     writer.wait_written(RATE)
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert pipeline.books(writer).duplicates == ()
     assert relay.running
-    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
 
 
 def test_failed_deliveries_under_load_lose_and_repeat_nothing(
@@ -105,14 +93,11 @@ def test_failed_deliveries_under_load_lose_and_repeat_nothing(
     own_kafka: KafkaBroker,
     outbox_topic: str,
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """The broker refuses batches for good: the producer is thrown away, and all begins at the last confirmed LSN."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(3).init()
     relay = pipeline.start()
-    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2, rows_per_transaction=20).start()
+    writer = pipeline.writer(rate=RATE, threads=2, rows_per_transaction=20).start()
     # Twenty rows a transaction over three partitions are some 700 bytes each; one row alone passes either limit.
     for limit in ("600", "250"):
         writer.wait_written(RATE)
@@ -124,29 +109,19 @@ def test_failed_deliveries_under_load_lose_and_repeat_nothing(
         writer.wait_written(RATE)
         own_kafka.configure_topic(outbox_topic, {"max.message.bytes": None})
     writer.wait_written(RATE)
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert pipeline.books(writer).duplicates == ()
     assert relay.running
-    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
 
 
 @pytest.mark.parametrize("lost", ["postgres", "kafka", "both"])
 def test_servers_that_crash_under_load_lose_nothing(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    lost: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
-    make_consumer: Callable[..., Consumer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, lost: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F9: PostgreSQL stopped immediately, the broker killed, both at once; the relay stays up."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(3).init()
     relay = pipeline.start()
-    consumer = make_consumer(own_kafka.bootstrap, outbox_topic)
-    writer = make_writer(own_postgres.dsn(), rate=RATE, threads=2, rollback_share=0.05).start()
+    consumer = pipeline.consumer()
+    writer = pipeline.writer(rate=RATE, threads=2, rollback_share=0.05).start()
     for _ in range(2):
         writer.wait_written(RATE)
         if lost != "postgres":
@@ -164,10 +139,8 @@ def test_servers_that_crash_under_load_lose_nothing(
         # The figure to reach is 3 s; a busy machine and a broker that just began need a margin.
         assert seconds < 12
     writer.wait_written(RATE)
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
+    verdict = pipeline.books(writer)
     assert relay.running
-    verdict = verify(committed, read_all(own_kafka.bootstrap, outbox_topic), rolled_back=writer.rolled_back)
     print(f"{lost}: {verdict}")
     # The process remembers what the broker confirmed, whatever the slot forgot in its crash: up to the last witness
     # row where PostgreSQL died. Where both die, the outcome of what was in flight is unknown.
@@ -178,17 +151,11 @@ def test_servers_that_crash_under_load_lose_nothing(
 
 
 def test_a_server_that_crashes_while_the_relay_is_down_sends_from_its_last_checkpoint(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """The slot's position on disk may be older than what was confirmed: no gap is seen in that, and none is made."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
-    writer = make_writer(own_postgres.dsn())
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(3).init()
+    writer = pipeline.writer()
     for _ in range(3):
         relay = pipeline.start()
         writer.write(100)
@@ -200,71 +167,53 @@ def test_a_server_that_crashes_while_the_relay_is_down_sends_from_its_last_check
         writer.write(20)
     pipeline.start()
     pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(committed, read_all(own_kafka.bootstrap, outbox_topic))
+    verify(committed, pipeline.read())
 
 
 def test_delivery_begins_when_kafka_comes(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F19: Kafka is down at the start, and comes back at another port that only the bootstrap address knows."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 2)
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     own_kafka.kill()
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
-    relay = pipeline.start(streaming=False)
+    relay = pipeline.start(state=None)
     relay.wait_state("connecting")
     relay.wait_for(lambda record: record.get("event") == "waiting", 60)
-    writer = make_writer(own_postgres.dsn())
+    writer = pipeline.writer()
     writer.write(50)
     assert relay.running
     own_kafka.start()
     relay.wait_state("streaming", timeout=60)
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)
     waiting = [record for record in relay.records if record.get("event") == "waiting"]
     assert len(waiting) == len({record["error"] for record in waiting}), "the same error within a minute"
 
 
 def test_delivery_begins_when_postgres_comes(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 2)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     own_postgres.stop()
-    relay = pipeline.start(streaming=False)
+    relay = pipeline.start(state=None)
     relay.wait_for(lambda record: record.get("event") == "waiting", 60)
     own_postgres.start()
     relay.wait_state("streaming", timeout=60)
-    writer = make_writer(own_postgres.dsn())
+    writer = pipeline.writer()
     writer.write(50)
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)
 
 
 def test_brokers_that_come_back_on_other_ports_are_found_by_the_bootstrap_address(
     own_postgres: PostgresServer,
     own_kafka: KafkaBroker,
-    outbox_topic: str,
     make_proxy: Callable[[str, int], Proxy],
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """F19: every address that the cluster told us is dead. The bootstrap address still leads to it."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 2)
     bootstrap = make_proxy("127.0.0.1", own_kafka.port)
-    pipeline = make_pipeline(own_postgres, own_kafka, bootstrap=bootstrap.address).init()
+    pipeline = make_pipeline(own_postgres, own_kafka, bootstrap=bootstrap.address).prepare(2).init()
     relay = pipeline.start()
-    writer = make_writer(own_postgres.dsn(), rate=RATE).start()
+    writer = pipeline.writer(rate=RATE).start()
     for _ in range(2):
         writer.wait_written(RATE)
         own_kafka.kill()
@@ -274,34 +223,29 @@ def test_brokers_that_come_back_on_other_ports_are_found_by_the_bootstrap_addres
         own_kafka.start()
         bootstrap.retarget(("127.0.0.1", own_kafka.port))
         pipeline.wait_confirmed(pipeline.end_of_wal())
-    committed = writer.stop()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert pipeline.books(writer).duplicates == ()
     assert relay.running
-    assert verify(committed, read_all(own_kafka.bootstrap, outbox_topic)).duplicates == ()
 
 
 @pytest.mark.parametrize("server", ["postgres", "kafka"])
 def test_a_name_that_nobody_knows_is_asked_for_again(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    server: str,
-    make_pipeline: Callable[..., Pipeline],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, server: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F19: DNS is gone. The relay stays up and says so once; `--fail-fast` makes it exit 1."""
     create_outbox(own_postgres.dsn())
     unknown = "no-such-host.invalid"
     ways = (
-        {"dsn": own_postgres.dsn(host=unknown)} if server == "postgres" else {"bootstrap": f"{unknown}:9092"}
+        {"way": own_postgres.dsn(host=unknown)} if server == "postgres" else {"bootstrap": f"{unknown}:9092"}
     )
     pipeline = make_pipeline(own_postgres, own_kafka, **ways).init()
-    relay = pipeline.start(streaming=False)
+    relay = pipeline.start(state=None)
     said = relay.wait_for(lambda record: record.get("event") == "waiting", 60)
     assert unknown in said["error"]
     assert said["next"]
     assert relay.running
     code, _ = relay.terminate()
     assert code == 0
-    hasty = pipeline.start("--fail-fast", streaming=False)
+    hasty = pipeline.start("--fail-fast", state=None)
     assert hasty.wait() == 1
     assert unknown in hasty.records[-1]["error"]
 

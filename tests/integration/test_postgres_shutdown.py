@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import MAJORS, PostgresServer
-
-__all__ = ["make_scene"]
 
 BAR = 2.0
 """Seconds that `pg_ctl stop -m fast` may take (seen: 0.1 to 0.4)."""
@@ -18,12 +16,15 @@ BAR = 2.0
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_F7_stopped_while_idle(  # noqa: N802 - the failure's own name
-    major: int, make_postgres: Callable[..., PostgresServer], kafka: Kafka, make_scene: Callable[..., Scene]
+    major: int,
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_pipeline: Callable[..., Pipeline],
 ) -> None:
     server = make_postgres(major)
-    scene = make_scene(server.dsn(), kafka)
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(), scene.consumer()
+    pipeline = make_pipeline(server, kafka).prepare()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(10))
     writer.stop()
     took = server.stop()
@@ -31,20 +32,23 @@ def test_F7_stopped_while_idle(  # noqa: N802 - the failure's own name
     assert took < BAR
     server.start()
     writer.write(10)
-    verdict = scene.books(writer, consumer)
+    verdict = pipeline.books(writer, consumer)
     print(verdict)
     assert relay.running
 
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_F7_stopped_under_load(  # noqa: N802 - the failure's own name
-    major: int, make_postgres: Callable[..., PostgresServer], kafka: Kafka, make_scene: Callable[..., Scene]
+    major: int,
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_pipeline: Callable[..., Pipeline],
 ) -> None:
     server = make_postgres(major)
-    scene = make_scene(server.dsn(), kafka)
-    scene.init()
-    relay, consumer = scene.relay(), scene.consumer()
-    writer = scene.writer(rate=None, threads=2, rows_per_transaction=5).start()
+    pipeline = make_pipeline(server, kafka).prepare()
+    pipeline.init()
+    relay, consumer = pipeline.start(), pipeline.consumer()
+    writer = pipeline.writer(rate=None, threads=2, rows_per_transaction=5).start()
     for _ in range(3):
         writer.wait_written(1000, PATIENCE)
         took = server.stop()
@@ -52,7 +56,7 @@ def test_F7_stopped_under_load(  # noqa: N802 - the failure's own name
         assert took < BAR
         server.start()
     writer.wait_written(500, PATIENCE)
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
     assert relay.running
 
 
@@ -61,12 +65,12 @@ def test_F7_stopped_while_the_broker_is_frozen(  # noqa: N802 - the failure's ow
     major: int,
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
-    make_scene: Callable[..., Scene],
+    make_pipeline: Callable[..., Pipeline],
 ) -> None:
     server = make_postgres(major)
-    scene = make_scene(server.dsn(), own_kafka)
-    scene.init()
-    relay, writer, consumer = scene.relay(), scene.writer(padding=2000), scene.consumer()
+    pipeline = make_pipeline(server, own_kafka).prepare()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(padding=2000), pipeline.consumer()
     consumer.wait_ids(writer.write(10))
     own_kafka.pause()
     # More than fits into the budget for what is in flight and the sockets' buffers, so that the stream stands still.
@@ -77,5 +81,5 @@ def test_F7_stopped_while_the_broker_is_frozen(  # noqa: N802 - the failure's ow
     assert took < BAR
     server.start()
     own_kafka.resume()
-    print(scene.books(writer, consumer))
+    print(pipeline.books(writer, consumer))
     assert relay.running

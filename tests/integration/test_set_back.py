@@ -17,7 +17,7 @@ import pytest
 
 from cdc_outbox.faults import HOLD_CONFIRMATION
 from tests.servers.kafka import Kafka
-from tests.servers.ledger import create_outbox, read_all
+from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
@@ -71,10 +71,9 @@ def volume(make_postgres: Callable[..., PostgresServer], aggregate_type: str) ->
 
 
 def test_rows_at_places_that_were_delivered_before_arrive(
-    volume: Volume, kafka: Kafka, outbox_topic: str, make_pipeline: Callable[..., Pipeline]
+    volume: Volume, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    kafka.create_topic(outbox_topic)
-    pipeline = make_pipeline(volume.server, kafka).init()
+    pipeline = make_pipeline(volume.server, kafka).prepare(1).init()
     relay = pipeline.start()
     expected = volume.insert(1)
     pipeline.wait_confirmed(pipeline.end_of_wal())
@@ -91,17 +90,16 @@ def test_rows_at_places_that_were_delivered_before_arrive(
     relay.signal(signal.SIGCONT)
     pipeline.wait_confirmed(pipeline.end_of_wal())
 
-    assert [record.id for record in read_all(kafka.bootstrap, outbox_topic)] == expected
+    assert [record.id for record in pipeline.read()] == expected
     assert relay.terminate()[0] == 0
 
 
 def test_so_do_those_of_a_server_that_has_the_last_witness_row_and_has_written_on(
-    volume: Volume, kafka: Kafka, outbox_topic: str, make_pipeline: Callable[..., Pipeline], tmp_path: Path
+    volume: Volume, kafka: Kafka, make_pipeline: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     """Neither the witness row nor the end of WAL tells this one: it is newer than all that the relay knows of."""
-    kafka.create_topic(outbox_topic)
     hold = tmp_path / "hold"
-    pipeline = make_pipeline(volume.server, kafka, env={HOLD_CONFIRMATION: str(hold)}).init()
+    pipeline = make_pipeline(volume.server, kafka, env={HOLD_CONFIRMATION: str(hold)}).prepare(1).init()
     relay = pipeline.start()
     expected = volume.insert(1)
     pipeline.wait_confirmed(pipeline.end_of_wal())
@@ -111,7 +109,7 @@ def test_so_do_those_of_a_server_that_has_the_last_witness_row_and_has_written_o
     delivered = pipeline.end_of_wal()
 
     def arrived() -> list[str | None]:
-        return [record.id for record in read_all(kafka.bootstrap, outbox_topic)]
+        return [record.id for record in pipeline.read()]
 
     eventually(lambda: arrived() == expected, 30, "the rows before")
     relay.signal(signal.SIGSTOP)

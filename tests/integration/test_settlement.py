@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.servers.kafka import KafkaBroker
-from tests.servers.ledger import Writer, create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
@@ -14,19 +13,15 @@ from tests.servers.wait import eventually
 def test_rows_that_waited_out_an_outage_are_confirmed_without_further_traffic(
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
-    outbox_topic: str,
     make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
 ) -> None:
     """A round that confirmed less than was received once made the next rounds blind to the rest."""
     # With a short time-out the relay tells often what it has received.
     server = make_postgres(settings={"wal_sender_timeout": "2s"})
-    create_outbox(server.dsn())
     server.execute("create table noise (n int)")
-    own_kafka.create_topic(outbox_topic, 1)
-    pipeline = make_pipeline(server, own_kafka).init()
+    pipeline = make_pipeline(server, own_kafka).prepare(1).init()
     pipeline.start()
-    writer = make_writer(server.dsn())
+    writer = pipeline.writer()
     writer.write(1)
     pipeline.wait_confirmed(pipeline.end_of_wal())
 

@@ -14,23 +14,18 @@ import pytest
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka, KafkaBroker
-from tests.servers.ledger import Consumer, Writer, create_outbox, read_all, verify
+from tests.servers.ledger import create_outbox, verify
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
 
 
 def test_a_stop_after_a_burst_sends_nothing_twice(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F8: stopped again and again in the middle of a flood, and started again."""
-    kafka.create_topic(outbox_topic, 4)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
-    writer = make_writer(outbox.dsn, rate=None, threads=2, rows_per_transaction=5).start()
+    pipeline = make_pipeline(outbox, kafka).prepare(4).init()
+    writer = pipeline.writer(rate=None, threads=2, rows_per_transaction=5).start()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         relay = pipeline.start()
         writer.wait_written(1_000)
@@ -41,24 +36,18 @@ def test_a_stop_after_a_burst_sends_nothing_twice(
     relay = pipeline.start()
     pipeline.wait_confirmed(pipeline.end_of_wal())
     assert relay.terminate()[0] == 0
-    assert verify(committed, read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert verify(committed, pipeline.read()).duplicates == ()
 
 
 def test_a_stop_within_a_transaction_reads_on_to_its_commit(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
-    make_consumer: Callable[..., Consumer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Half of a transaction is out and can't be confirmed without the rest: stopping there would send it again."""
     rows = 20_000
-    kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).prepare(3).init()
     relay = pipeline.start("--max-events-per-second", "5000")
-    consumer = make_consumer(kafka.bootstrap, outbox_topic)
-    writer = make_writer(outbox.dsn)
+    consumer = pipeline.consumer()
+    writer = pipeline.writer()
     writer.write(rows, rows_per_transaction=rows)
     end = pipeline.end_of_wal()
     behind = writer.write(10)
@@ -66,28 +55,21 @@ def test_a_stop_within_a_transaction_reads_on_to_its_commit(
     relay.signal(signal.SIGTERM)
     assert len(consumer.records) < rows, "the transaction was over before the stop"
     assert relay.wait() == 0
-    arrived = {record.id for record in read_all(kafka.bootstrap, outbox_topic)}
+    arrived = {record.id for record in pipeline.read()}
     assert len(arrived) == rows
     assert arrived.isdisjoint(behind)
     assert pipeline.confirmed() <= end
     pipeline.start()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    assert verify(writer.stop(), read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert pipeline.books(writer).duplicates == ()
 
 
 def test_a_hanging_broker_ends_the_drain_at_its_limit(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """F8: exit 1 within the limit, nothing confirmed that Kafka hasn't, everything there afterwards."""
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 2)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     relay = pipeline.start("--drain", "2s")
-    writer = make_writer(own_postgres.dsn())
+    writer = pipeline.writer()
     writer.write(100)
     pipeline.wait_confirmed(pipeline.end_of_wal())
     confirmed = pipeline.end_of_wal()
@@ -101,22 +83,15 @@ def test_a_hanging_broker_ends_the_drain_at_its_limit(
     assert pipeline.confirmed() <= confirmed
     own_kafka.resume()
     pipeline.start()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)
 
 
 def test_a_second_signal_ends_at_once(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    create_outbox(own_postgres.dsn())
-    own_kafka.create_topic(outbox_topic, 2)
-    pipeline = make_pipeline(own_postgres, own_kafka).init()
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     relay = pipeline.start()
-    writer = make_writer(own_postgres.dsn())
+    writer = pipeline.writer()
     own_kafka.pause()
     writer.write(50)
     pipeline.wait_round()
@@ -130,16 +105,12 @@ def test_a_second_signal_ends_at_once(
     eventually(lambda: pipeline.walsender() is None, 10, "the slot free")
     own_kafka.resume()
     pipeline.start()
-    pipeline.wait_confirmed(pipeline.end_of_wal())
-    verify(writer.stop(), read_all(own_kafka.bootstrap, outbox_topic))
+    pipeline.books(writer)
 
 
 @pytest.mark.parametrize("away", ["postgres", "kafka", "both"])
 def test_a_relay_that_waits_for_its_servers_stops_at_once(
-    own_postgres: PostgresServer,
-    own_kafka: KafkaBroker,
-    away: str,
-    make_pipeline: Callable[..., Pipeline],
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, away: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     create_outbox(own_postgres.dsn())
     pipeline = make_pipeline(own_postgres, own_kafka).init()
@@ -147,7 +118,7 @@ def test_a_relay_that_waits_for_its_servers_stops_at_once(
         own_postgres.stop()
     if away != "postgres":
         own_kafka.kill()
-    relay = pipeline.start(streaming=False)
+    relay = pipeline.start(state=None)
     relay.wait_for(lambda record: record.get("event") == "waiting", 60)
     code, seconds = relay.terminate()
     assert code == 0
@@ -155,13 +126,11 @@ def test_a_relay_that_waits_for_its_servers_stops_at_once(
 
 
 def test_a_standby_stops_at_once(
-    outbox: Database,
-    kafka: Kafka,
-    make_pipeline: Callable[..., Pipeline],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
+    pipeline = make_pipeline(outbox, kafka).init()
     active = pipeline.start()
-    standby = pipeline.start(streaming=False)
+    standby = pipeline.start(state=None)
     standby.wait_state("standby", timeout=60)
     code, seconds = standby.terminate()
     assert code == 0
@@ -172,22 +141,17 @@ def test_a_standby_stops_at_once(
 
 
 def test_caught_up_is_an_end_too(
-    outbox: Database,
-    kafka: Kafka,
-    outbox_topic: str,
-    make_pipeline: Callable[..., Pipeline],
-    make_writer: Callable[..., Writer],
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """`--until-caught-up` exits 0 once all that was committed before is confirmed, and sends nothing twice."""
-    kafka.create_topic(outbox_topic, 3)
-    pipeline = make_pipeline(outbox.server, kafka, dbname=outbox.name).init()
-    writer = make_writer(outbox.dsn)
+    pipeline = make_pipeline(outbox, kafka).prepare(3).init()
+    writer = pipeline.writer()
     for _ in range(2):
         writer.write(500)
         end = pipeline.end_of_wal()
-        relay = pipeline.start("--until-caught-up", streaming=False)
+        relay = pipeline.start("--until-caught-up", state=None)
         assert relay.wait(60) == 0
         assert pipeline.confirmed() >= end
-    idle = pipeline.start("--until-caught-up", streaming=False)
+    idle = pipeline.start("--until-caught-up", state=None)
     assert idle.wait(60) == 0
-    assert verify(writer.stop(), read_all(kafka.bootstrap, outbox_topic)).duplicates == ()
+    assert verify(writer.stop(), pipeline.read()).duplicates == ()

@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.wait import eventually
-
-__all__ = ["make_scene"]
 
 POLLS = 40
 """Looks of a standby at the slot, one each half second."""
@@ -23,23 +21,23 @@ ZOMBIE = 4
 
 
 @pytest.fixture
-def scene(
-    make_postgres: Callable[..., PostgresServer], kafka: Kafka, make_scene: Callable[..., Scene]
-) -> tuple[Scene, PostgresServer]:
+def pipeline(
+    make_postgres: Callable[..., PostgresServer], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> tuple[Pipeline, PostgresServer]:
     server = make_postgres(settings={"wal_sender_timeout": f"{ZOMBIE}s", "log_checkpoints": "off"})
-    scene = make_scene(server.dsn(), kafka)
-    scene.init()
-    return scene, server
+    pipeline = make_pipeline(server, kafka).prepare()
+    pipeline.init()
+    return pipeline, server
 
 
 def test_F12_the_standby_takes_over_from_a_killed_relay(  # noqa: N802 - the failure's own name
-    scene: tuple[Scene, PostgresServer],
+    pipeline: tuple[Pipeline, PostgresServer],
 ) -> None:
-    there, _ = scene
-    active = there.relay()
+    there, _ = pipeline
+    active = there.start()
     writer, consumer = there.writer(rate=200).start(), there.consumer()
     for _ in range(3):
-        standby = there.relay(state="standby")
+        standby = there.start(state="standby")
         consumer.wait_count(len(consumer.records) + 100, PATIENCE)
         pid = there.slot_value("active_pid")
         active.kill()
@@ -54,15 +52,15 @@ def test_F12_the_standby_takes_over_from_a_killed_relay(  # noqa: N802 - the fai
 
 
 def test_F12_killed_behind_a_frozen_proxy(  # noqa: N802 - the failure's own name
-    scene: tuple[Scene, PostgresServer], make_proxy: Callable[[str, int], Proxy]
+    pipeline: tuple[Pipeline, PostgresServer], make_proxy: Callable[[str, int], Proxy]
 ) -> None:
     """The server doesn't hear of its end: the walsender holds the slot until `wal_sender_timeout`, and no longer."""
-    there, server = scene
+    there, server = pipeline
     proxy = make_proxy("127.0.0.1", server.port)
-    active = there.relay(dsn=server.dsn(host="127.0.0.1", port=proxy.port))
+    active = there.start(way=server.dsn(host="127.0.0.1", port=proxy.port))
     writer, consumer = there.writer(rate=100).start(), there.consumer()
     consumer.wait_count(100, PATIENCE)
-    standby = there.relay(state="standby")
+    standby = there.start(state="standby")
     zombie = there.slot_value("active_pid")
     proxy.freeze()
     active.kill()
@@ -90,14 +88,14 @@ def test_F12_killed_behind_a_frozen_proxy(  # noqa: N802 - the failure's own nam
 
 
 def test_F12_a_relay_that_was_taken_for_dead_comes_back_as_standby(  # noqa: N802 - the failure's own name
-    scene: tuple[Scene, PostgresServer], make_proxy: Callable[[str, int], Proxy]
+    pipeline: tuple[Pipeline, PostgresServer], make_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    there, server = scene
+    there, server = pipeline
     proxy = make_proxy("127.0.0.1", server.port)
-    first = there.relay(dsn=server.dsn(host="127.0.0.1", port=proxy.port))
+    first = there.start(way=server.dsn(host="127.0.0.1", port=proxy.port))
     writer, consumer = there.writer(rate=100).start(), there.consumer()
     consumer.wait_count(50, PATIENCE)
-    second = there.relay(state="standby")
+    second = there.start(state="standby")
     proxy.freeze()
     second.wait_state("streaming", timeout=PATIENCE)
     proxy.resume()
@@ -107,12 +105,12 @@ def test_F12_a_relay_that_was_taken_for_dead_comes_back_as_standby(  # noqa: N80
 
 
 def test_F27_waiting_leaves_no_line_in_the_log(  # noqa: N802 - the failure's own name
-    scene: tuple[Scene, PostgresServer],
+    pipeline: tuple[Pipeline, PostgresServer],
 ) -> None:
-    there, server = scene
-    there.relay()
+    there, server = pipeline
+    there.start()
     writer, consumer = there.writer(), there.consumer()
-    standby = there.relay(state="standby")
+    standby = there.start(state="standby")
     logged = server.log_size()
     seen: set[object] = set()
 

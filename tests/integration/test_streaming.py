@@ -12,58 +12,56 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
-from tests.integration.scene import PATIENCE, Scene, make_scene
 from tests.servers.kafka import Kafka
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import Postgres
 from tests.servers.relay import run_command
-
-__all__ = ["make_scene"]
 
 INSERT = "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, 'made', %s)"
 
 
 @pytest.fixture
-def scene(
-    postgres_version: Postgres, outbox: Database, kafka: Kafka, make_scene: Callable[..., Scene]
-) -> Scene:
-    scene = make_scene(outbox.dsn, kafka, table=False)
-    scene.init()
-    return scene
+def pipeline(
+    postgres_version: Postgres, outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> Pipeline:
+    pipeline = make_pipeline(outbox, kafka).prepare()
+    pipeline.init()
+    return pipeline
 
 
-def test_what_commits_arrives_in_order_and_once(scene: Scene) -> None:
+def test_what_commits_arrives_in_order_and_once(pipeline: Pipeline) -> None:
     """Several writers, rollbacks, transactions of several rows; restarts in between, and a backlog at the start."""
-    writer = scene.writer(rate=400, threads=3, rows_per_transaction=3, rollback_share=0.2)
-    consumer = scene.consumer()
+    writer = pipeline.writer(rate=400, threads=3, rows_per_transaction=3, rollback_share=0.2)
+    consumer = pipeline.consumer()
     writer.write(200)
     writer.stop()
-    relay = scene.relay()
+    relay = pipeline.start()
     writer.start()
     for _ in range(2):
         writer.wait_written(200, PATIENCE)
         assert relay.terminate()[0] == 0
         writer.wait_written(50, PATIENCE)
-        relay = scene.relay()
+        relay = pipeline.start()
     writer.wait_written(50, PATIENCE)
-    verdict = scene.books(writer, consumer)
+    verdict = pipeline.books(writer, consumer)
     print(verdict)
     assert not verdict.duplicates
-    scene.wait_confirmed()
+    pipeline.wait_confirmed()
     assert relay.terminate()[0] == 0
 
 
-def test_transactions_of_every_shape(scene: Scene) -> None:
+def test_transactions_of_every_shape(pipeline: Pipeline) -> None:
     """Savepoints, a prepared transaction, one that began first and commits last, an insert that is deleted at once."""
-    scene.relay()
-    consumer = scene.consumer()
+    pipeline.start()
+    consumer = pipeline.consumer()
 
     def row(key: str) -> tuple[str, str, str, str]:
         event_id = str(uuid.uuid4())
-        return event_id, scene.aggregate_type, key, json.dumps({"key": key})
+        return event_id, pipeline.aggregate_type, key, json.dumps({"key": key})
 
     expected: list[str] = []
     never: list[str] = []
-    with psycopg.connect(scene.dsn) as early, psycopg.connect(scene.dsn, autocommit=True) as late:
+    with psycopg.connect(pipeline.dsn) as early, psycopg.connect(pipeline.dsn, autocommit=True) as late:
         first = row("overtaken")
         early.execute(INSERT, first)
         second = row("overtaken")
@@ -90,9 +88,9 @@ def test_transactions_of_every_shape(scene: Scene) -> None:
         late.execute(INSERT, updated)
         late.execute("update outbox set payload = '{}' where id = %s", (updated[0],))
         expected.append(updated[0])
-    with psycopg.connect(scene.dsn) as preparing:
+    with psycopg.connect(pipeline.dsn) as preparing:
         prepared = row("prepared")
-        preparing.tpc_begin(preparing.xid(1, scene.slot, "outbox"))
+        preparing.tpc_begin(preparing.xid(1, pipeline.slot, "outbox"))
         preparing.execute(INSERT, prepared)
         preparing.tpc_prepare()
         preparing.tpc_commit()
@@ -102,23 +100,23 @@ def test_transactions_of_every_shape(scene: Scene) -> None:
     assert not {record.id for record in records} & set(never)
     overtaken = [record.id for record in records if record.key == b"overtaken"]
     assert overtaken == [second[0], first[0]], "the order of commits, not of inserts"
-    scene.wait_confirmed()
+    pipeline.wait_confirmed()
 
 
-def test_a_large_transaction_and_a_copy(scene: Scene) -> None:
-    scene.relay()
-    consumer = scene.consumer()
-    with psycopg.connect(scene.dsn, autocommit=True) as connection:
+def test_a_large_transaction_and_a_copy(pipeline: Pipeline) -> None:
+    pipeline.start()
+    consumer = pipeline.consumer()
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute(
             "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
             " select %s, (n %% 100)::text, 'made', jsonb_build_object('n', n) from generate_series(1, 5000) n",
-            (scene.aggregate_type,),
+            (pipeline.aggregate_type,),
         )
         with connection.cursor().copy(
             "copy outbox (aggregate_type, aggregate_id, event_type, payload) from stdin"
         ) as copy:
             for n in range(5001, 10001):
-                copy.write_row((scene.aggregate_type, str(n % 100), "made", json.dumps({"n": n})))
+                copy.write_row((pipeline.aggregate_type, str(n % 100), "made", json.dumps({"n": n})))
         ids = {str(found[0]) for found in connection.execute("select id from outbox")}
     records = consumer.wait_ids(ids, PATIENCE)
     assert len(records) == len(ids) == 10_000
@@ -126,41 +124,41 @@ def test_a_large_transaction_and_a_copy(scene: Scene) -> None:
     for record in sorted(records, key=lambda each: (each.partition, each.offset)):
         assert last.get(record.key, 0) < record.json()["n"]
         last[record.key] = record.json()["n"]
-    scene.wait_confirmed()
+    pipeline.wait_confirmed()
 
 
-def test_the_role_that_init_makes_has_every_right_it_needs(scene: Scene, database: Database) -> None:
+def test_the_role_that_init_makes_has_every_right_it_needs(pipeline: Pipeline, database: Database) -> None:
     """It streams, confirms, writes the witness, sees what the publication hides, and takes over from another relay."""
-    role, password = f"relay_{scene.slot}", "its-own-secret"
-    owner = {"CDC_OUTBOX_DSN": scene.dsn}
+    role, password = f"relay_{pipeline.slot}", "its-own-secret"
+    owner = {"CDC_OUTBOX_DSN": pipeline.dsn}
     try:
-        made = run_command("init", "--slot", scene.slot, "--role", role, env=owner)
+        made = run_command("init", "--slot", pipeline.slot, "--role", role, env=owner)
         assert made.returncode == 0, made.stderr
-        scene.sql(SQL("alter role {} password {}").format(Identifier(role), Literal(password)))
+        pipeline.sql(SQL("alter role {} password {}").format(Identifier(role), Literal(password)))
         dsn = database.server.dsn(database.name, user=role, password=password)
-        relay, writer, consumer = scene.relay(dsn=dsn), scene.writer(), scene.consumer()
-        standby = scene.relay(dsn=dsn, state="standby")
+        relay, writer, consumer = pipeline.start(way=dsn), pipeline.writer(), pipeline.consumer()
+        standby = pipeline.start(way=dsn, state="standby")
         consumer.wait_ids(writer.write(20))
-        scene.wait_confirmed()
+        pipeline.wait_confirmed()
         relay.kill()
         standby.wait_state("streaming", timeout=PATIENCE)
         consumer.wait_ids(writer.write(20))
-        scene.wait_confirmed()
-        assert LSN.parse(scene.witness()["position"]) >= LSN.parse(
-            scene.slot_value("confirmed_flush_lsn::text")
+        pipeline.wait_confirmed()
+        assert LSN.parse(pipeline.witness()["position"]) >= LSN.parse(
+            pipeline.slot_value("confirmed_flush_lsn::text")
         )
-        scene.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
+        pipeline.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
         standby.wait_state("held", timeout=PATIENCE)
-        assert [incident["kind"] for incident in scene.witness()["incidents"]] == ["hidden"]
-        scene.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
+        assert [incident["kind"] for incident in pipeline.witness()["incidents"]] == ["hidden"]
+        pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
         standby.wait_for(lambda record: "made again" in str(record.get("error")), PATIENCE)
         assert standby.terminate()[0] == 0
-        scene.relay("--accept-gap", dsn=dsn)
+        pipeline.start("--accept-gap", way=dsn)
         writer.write(20)
-        print(scene.books(writer, consumer))
+        print(pipeline.books(writer, consumer))
     finally:
-        for each in scene.relays:
+        for each in pipeline.relays:
             each.close()
-        scene.sql(
+        pipeline.sql(
             SQL("drop owned by {}").format(Identifier(role)), SQL("drop role {}").format(Identifier(role))
         )

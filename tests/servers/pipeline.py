@@ -1,22 +1,31 @@
-"""PostgreSQL, relay and Kafka put together, with what a test asks about the slot while it breaks one of them."""
+"""PostgreSQL, relays that stay, and Kafka put together: for tests that break one of them, or look at the slot.
+
+Whoever asks for the messages alone takes a `Passage` (tests/integration/passage.py), whose relays end by themselves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import LiteralString
+from typing import Any, LiteralString
+
+from psycopg.sql import SQL, Composed
 
 from cdc_outbox.lsn import LSN
 from tests.servers.kafka import Kafka
+from tests.servers.ledger import Consumer, Record, Verdict, Writer, create_outbox, read_all, verify
 from tests.servers.postgres import Postgres
 from tests.servers.relay import RelayProcess, run_command
 from tests.servers.wait import eventually
 
+PATIENCE = 60.0
+"""Seconds that a slow machine gets for what should take one."""
+
 
 class Pipeline:
-    """One slot and the relays that follow each other on it.
+    """One outbox table, one slot, the relays that follow each other on it, and one topic.
 
-    `dsn` and `bootstrap` are the relay's ways to its servers, which may lead through a proxy. Questions about the
-    slot go to the server directly.
+    `way` and `bootstrap` are the relay's ways to its servers, which may lead through a proxy. Everybody else goes to
+    the servers directly.
     """
 
     def __init__(
@@ -25,8 +34,9 @@ class Pipeline:
         kafka: Kafka,
         *,
         slot: str,
+        aggregate_type: str = "test",
         dbname: str = "postgres",
-        dsn: str | None = None,
+        way: str | None = None,
         bootstrap: str | None = None,
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -34,37 +44,51 @@ class Pipeline:
         self.server = server
         self.kafka = kafka
         self.slot = slot
+        self.aggregate_type = aggregate_type
+        self.topic = f"outbox.event.{aggregate_type}"
         self.dbname = dbname
-        self.dsn = dsn or server.dsn(dbname)
-        self._bootstrap = bootstrap
+        self.dsn = server.dsn(dbname)
+        """The superuser's."""
+        self.way = way or self.dsn
+        self.bootstrap = bootstrap
         self.flags = tuple(flags)
         self.env = dict(env or {})
         self.relays: list[RelayProcess] = []
+        self._others: list[Writer | Consumer] = []
 
-    @property
-    def bootstrap(self) -> str:
-        """The relay's way to Kafka."""
-        return self._bootstrap or self.kafka.bootstrap
+    def prepare(self, partitions: int = 3) -> Pipeline:
+        """Make the topic, and the table where there is none."""
+        if self.value("select to_regclass('public.outbox') is null"):
+            create_outbox(self.dsn)
+        self.kafka.create_topic(self.topic, partitions)
+        return self
 
     def init(self) -> Pipeline:
-        """Make publication, witness and slot, as `cdc-outbox init` does."""
-        done = run_command("init", "--slot", self.slot, env={"CDC_OUTBOX_DSN": self.server.dsn(self.dbname)})
+        """Make publication, witness and slot, as a user does."""
+        done = run_command("init", "--slot", self.slot, env={"CDC_OUTBOX_DSN": self.dsn})
         assert done.returncode == 0, done.stderr
         return self
 
-    def start(self, *flags: str, http: bool = True, streaming: bool = True) -> RelayProcess:
-        """Start a relay; with `streaming` wait until it streams."""
+    def start(
+        self,
+        *flags: str,
+        way: str | None = None,
+        state: str | None = "streaming",
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> RelayProcess:
+        """Start a relay and wait for its state, None for not at all. `way` is another one to the server."""
         relay = RelayProcess(
-            self.dsn,
-            self.bootstrap,
+            way or self.way,
+            self.bootstrap or self.kafka.bootstrap,
             slot=self.slot,
             flags=(*self.flags, *flags),
-            env=self.env,
-            http=http,
+            env={**self.env, **(env or {})},
+            **options,
         )
         self.relays.append(relay)
-        if streaming:
-            relay.wait_for(lambda record: record.get("event") == "streaming", 60, message="the relay streams")
+        if state is not None:
+            relay.wait_state(state, timeout=PATIENCE)
         return relay
 
     @property
@@ -72,28 +96,72 @@ class Pipeline:
         """The relay that was started last."""
         return self.relays[-1]
 
-    def _of_slot(self, query: LiteralString) -> str | None:
+    def writer(self, **options: Any) -> Writer:
+        """A writer of rows for the topic."""
+        writer = Writer(self.dsn, aggregate_type=self.aggregate_type, **options)
+        self._others.append(writer)
+        return writer
+
+    def consumer(self) -> Consumer:
+        """A consumer of the topic, which begins now."""
+        consumer = Consumer(self.kafka.bootstrap, self.topic)
+        self._others.append(consumer)
+        return consumer
+
+    def read(self) -> list[Record]:
+        """Everything that the topic holds now."""
+        return read_all(self.kafka.bootstrap, self.topic)
+
+    def books(self, writer: Writer, consumer: Consumer | None = None) -> Verdict:
+        """End the writing, wait for every row, and compare.
+
+        Every row has arrived when the consumer has seen it; without one, when the slot has confirmed it.
+        """
+        committed = writer.stop()
+        if consumer is not None:
+            records = consumer.wait_ids(committed, PATIENCE)
+        else:
+            self.wait_confirmed(self.end_of_wal())
+            records = self.read()
+        return verify(committed, records, rolled_back=writer.rolled_back)
+
+    def sql(self, *statements: SQL | Composed) -> None:
+        """Run statements, each in a transaction of its own."""
+        with self.server.connect(self.dbname) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def value(self, query: LiteralString | Composed, parameters: tuple[object, ...] = ()) -> Any:
+        """The first column of the first row."""
+        return self.server.value(query, parameters, dbname=self.dbname)
+
+    def slot_value(self, column: str) -> Any:
+        """A column of pg_replication_slots; None where there is no slot."""
+        query = SQL("select {} from pg_replication_slots where slot_name = %s").format(SQL(column))
         rows = self.server.execute(query, (self.slot,), dbname=self.dbname)
-        return None if not rows or rows[0][0] is None else str(rows[0][0])
+        return rows[0][0] if rows else None
+
+    def witness(self) -> Mapping[str, Any]:
+        """The slot's witness row."""
+        found = self.value("select to_jsonb(w) from cdc_outbox_witness w where slot = %s", (self.slot,))
+        assert isinstance(found, dict)
+        return found
 
     def confirmed(self) -> LSN:
         """The slot's confirmed position."""
-        shown = self._of_slot(
-            "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s"
-        )
+        shown = self.slot_value("confirmed_flush_lsn::text")
         assert shown is not None, f"there is no slot {self.slot}"
         return LSN.parse(shown)
 
     def walsender(self) -> int | None:
         """The process id of the slot's walsender; None while it has none."""
-        shown = self._of_slot("select active_pid from pg_replication_slots where slot_name = %s")
+        shown = self.slot_value("active_pid")
         return None if shown is None else int(shown)
 
     def heard(self) -> LSN:
         """How far the relay says that it has received: it rises with each keepalive that it took."""
-        shown = self._of_slot(
-            "select write_lsn::text from pg_stat_replication join pg_replication_slots on active_pid = pid"
-            " where slot_name = %s"
+        shown = self.slot_value(
+            "(select write_lsn::text from pg_stat_replication where pid = active_pid)",
         )
         return LSN(0) if shown is None else LSN.parse(shown)
 
@@ -105,7 +173,7 @@ class Pipeline:
 
     def wait_round(self) -> None:
         """Wait until the relay has begun another round of its guard."""
-        since = self.server.value("select clock_timestamp()")
+        since = self.value("select clock_timestamp()")
         eventually(
             lambda: self.server.execute(
                 "select 1 from pg_stat_activity where application_name = %s"
@@ -118,24 +186,31 @@ class Pipeline:
 
     def end_of_wal(self) -> LSN:
         """Where the next WAL record would be written."""
-        return LSN.parse(self.server.value("select pg_current_wal_insert_lsn()::text"))
+        return LSN.parse(self.value("select pg_current_wal_insert_lsn()::text"))
 
     def terminate_walsender(self) -> int:
         """End the slot's walsender as an administrator would; its process id. Waits until it is there, and gone."""
-        pid = eventually(self.walsender, 60, f"slot {self.slot} active")
+        pid = eventually(self.walsender, PATIENCE, f"slot {self.slot} active")
         assert pid is not None
         self.server.execute("select pg_terminate_backend(%s, 10000)", (pid,))
         return pid
 
-    def wait_confirmed(self, position: LSN, timeout: float = 60) -> None:
-        """Wait until the slot is confirmed up to `position`."""
+    def wait_confirmed(self, position: LSN | None = None, timeout: float = PATIENCE) -> None:
+        """Wait until the slot is confirmed up to `position`, by default all that is committed now.
+
+        The end of WAL may lie behind the relay's own last witness row, and what comes after the last event is confirmed
+        only when there is enough of it. So some is made.
+        """
+        goal = position or self.end_of_wal()
+        if self.confirmed() < goal:
+            self.value("select pg_logical_emit_message(false, 'noise', repeat('x', 70000))::text")
         eventually(
-            lambda: self.confirmed() >= position,
+            lambda: self.confirmed() >= goal,
             timeout,
-            lambda: f"{position} confirmed; {self.confirmed()} is.\n{self.relay.text()}",
+            lambda: f"{goal} confirmed; {self.confirmed()} is.\n{self.relay.text()}",
         )
 
     def close(self) -> None:
-        """End every relay."""
-        for relay in self.relays:
-            relay.close()
+        """End every relay, writer and consumer."""
+        for each in (*self.relays, *self._others):
+            each.close()
