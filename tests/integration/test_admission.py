@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
@@ -82,3 +83,66 @@ def test_a_publication_without_such_a_table_is_not_warned_of(pipeline: Pipeline,
     pipeline.init()
     assert pipeline.start().terminate()[0] == 0
     assert noticed(pipeline, "passed over") == []
+
+
+def second(pipeline: Pipeline) -> None:
+    """Another outbox, which the publication has too."""
+    pipeline.sql(
+        SQL("create table second (like outbox including all)"),
+        SQL("alter publication outbox_pub add table second"),
+    )
+
+
+def insert(pipeline: Pipeline, table: str, key: str) -> str:
+    statement = SQL(
+        "insert into {} (aggregate_type, aggregate_id, event_type) values (%s, %s, 'x') returning id::text"
+    ).format(Identifier(table))
+    return str(pipeline.value(statement, (pipeline.aggregate_type, key)))
+
+
+def test_a_slot_that_feeds_another_table_is_refused_and_the_remedy_loses_nothing(pipeline: Pipeline) -> None:
+    pipeline.init()
+    second(pipeline)
+    ids = {insert(pipeline, "outbox", "a"), insert(pipeline, "second", "b")}
+    relay = pipeline.start("--table", "second", state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    error, remedy = str(relay.records[-1]["error"]), str(relay.records[-1]["next"])
+    assert f"the slot {pipeline.slot} feeds public.outbox too" in error
+    program, command, *flags = shlex.split(remedy.partition(";")[0])
+    assert (program, command) == ("cdc-outbox", "start")
+    assert flags == ["--slot", pipeline.slot, "--table", "public.outbox", "--table", "public.second"]
+    pipeline.start(*flags[2:])
+    pipeline.consumer().wait_ids(ids, PATIENCE)
+
+
+def test_a_table_that_is_given_up_is_accepted_once(pipeline: Pipeline) -> None:
+    pipeline.init()
+    second(pipeline)
+    insert(pipeline, "outbox", "a")
+    kept = insert(pipeline, "second", "b")
+    relay = pipeline.start("--table", "second", state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    *_, accepting = str(relay.records[-1]["next"]).split("need no delivery any more, ")
+    flags = shlex.split(accepting)[4:]
+    assert flags == ["--accept-gap", "--table", "public.second"]
+    accepted = pipeline.start(*flags)
+    pipeline.consumer().wait_ids({kept}, PATIENCE)
+    assert accepted.terminate()[0] == 0
+    pipeline.start("--table", "second")
+
+
+def test_a_table_that_was_renamed_is_no_other(pipeline: Pipeline) -> None:
+    pipeline.init()
+    pipeline.sql(SQL("alter table outbox rename to events"))
+    pipeline.start("--table", "events")
+
+
+def test_a_publication_for_all_tables_is_no_excuse(pipeline: Pipeline) -> None:
+    pipeline.sql(
+        SQL("create table second (like outbox including all)"),
+        SQL("create publication outbox_pub for all tables with (publish = 'insert')"),
+    )
+    pipeline.init()
+    relay = pipeline.start("--table", "second", state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    assert "feeds public.outbox too" in str(relay.records[-1]["error"])
