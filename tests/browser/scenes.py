@@ -14,6 +14,11 @@ GIB = 1 << 30
 
 Status = dict[str, Any]
 
+HOLDER = (
+    "pid 20817 (user reporting, database app, application metabase, open for 2h 11m) holds 3.1 GiB of WAL "
+    "that was delivered"
+)
+
 
 def moment(ago: float = 0, *, now: float | None = None) -> str:
     """A time so many seconds ago, as the relay writes it."""
@@ -203,16 +208,12 @@ def near_limit() -> Status:
         kept = 3.16 * GIB - age * 0.41 * MIB
         return _calm(age, chance) | {"retained_bytes": int(kept + chance.uniform(-4, 4) * MIB)}
 
-    holder = (
-        "pid 20817 (user reporting, database app, application metabase, open for 2h 11m) holds 3.1 GiB of WAL "
-        "that was delivered"
-    )
     status = healthy()
     status["history"] = history(shape)
     status["health"] |= {
         "status": "critical",
         "summary": (
-            f"active, caught up; {holder}; "
+            f"active, caught up; {HOLDER}; "
             "WAL kept 3.2 GiB of 4.0 GiB (79 %), lost in about 35m at 420.0 KiB/s"
         ),
         "forecast": {"loss": "in", "seconds_to_loss": 2125, "caught_up": "now", "seconds_to_caught_up": 0},
@@ -227,7 +228,7 @@ def near_limit() -> Status:
             "age_seconds": 7860,
             "query_start": moment(7815),
             "held_bytes": int(3.14 * GIB),
-            "message": holder,
+            "message": HOLDER,
         },
         "next": "let that transaction end, or end it: select pg_terminate_backend(20817);",
         "checks": [

@@ -49,7 +49,7 @@ def test_the_broker_is_away(show):
     assert page.text("#state") == "Held"
     assert page.text("#reason").startswith("no Kafka broker answers at kafka-1.example.org:9092")
     assert page.text("#verdict-title") == "Warning"
-    assert "the oldest commit without an acknowledgement is 4m old" in page.text("#summary")
+    assert "the oldest commit without an acknowledgement is 4m old" in page.text("#findings")
     assert page.text("#next-step").startswith("Next: see what the relay says")
     assert page.text("#waiting") == "Oldest waiting\n4 min\n61,440 events, 32 MiB on the way"
     assert page.text("#latency") == "Latency\n\N{EN DASH}\nno event lately"
@@ -64,7 +64,13 @@ def test_a_slot_near_its_limit_names_who_holds_wal_back(show):
     page = show(scenes.near_limit())
     assert page.text("#verdict-title") == "Critical"
     assert page.text("#loss").startswith("Time to loss\n35 min\n3.2 GiB of 4 GiB kept")
-    assert page.text("#culprit").startswith("What holds it back: pid 20817 (user reporting")
+    assert page.text("#findings").splitlines() == [
+        "active, caught up",
+        f"What holds WAL back: {scenes.HOLDER}",
+        "WAL kept 3.2 GiB of 4.0 GiB (79 %), lost in about 35m at 420.0 KiB/s",
+        "wal_status is extended",
+    ]
+    assert page.text("#culprit") == ""
     assert page.text("#verdict .next code") == "select pg_terminate_backend(20817);"
     assert page.text("#lags text.limit") == "limit: the slot is lost"
     assert page.title == "Critical: Streaming · outbox_slot"
@@ -133,14 +139,35 @@ def test_a_server_that_could_not_be_asked(show):
     health["forecast"] = {"loss": "unknown", "seconds_to_loss": None}
     page = show(status)
     assert page.text("#loss") == "Time to loss\n\N{EN DASH}\nnot known now"
-    assert page.text("#summary") == "the relay could not ask PostgreSQL for 14 s"
+    assert page.text("#findings") == "the relay could not ask PostgreSQL for 14 s"
 
 
 def test_findings_that_the_summary_tells_are_not_told_twice(show):
     status = scenes.near_limit()
     status["health"]["summary"] = "lost in about 35m at 420.0 KiB/s; wal_status is extended"
     page = show(status)
-    assert page.text("#findings") == "WAL kept 3.2 GiB of 4.0 GiB (79 %)"
+    assert page.text("#findings").splitlines() == [
+        "lost in about 35m at 420.0 KiB/s",
+        "wal_status is extended",
+        "WAL kept 3.2 GiB of 4.0 GiB (79 %)",
+    ]
+    assert page.text("#culprit").startswith("What holds WAL back: pid 20817")
+
+
+def test_who_holds_wal_back_is_told_while_all_is_well_too(show):
+    status = scenes.healthy()
+    status["health"]["culprit"] = scenes.near_limit()["health"]["culprit"]
+    page = show(status)
+    assert page.text("#culprit").startswith("What holds WAL back: pid 20817 (user reporting")
+    assert not page.find("#verdict").is_displayed()
+
+
+def test_what_the_state_says_is_not_said_again(show):
+    status = scenes.broker_away()
+    status["reason"] = "no Kafka broker answers; it was there before"
+    status["health"]["summary"] = f"held ({status['reason']}); 103.0 MiB not confirmed"
+    page = show(status)
+    assert page.text("#findings").splitlines()[0] == "103.0 MiB not confirmed"
 
 
 def test_a_relay_that_has_just_started(show):
@@ -337,7 +364,7 @@ def test_what_the_relay_says_is_text_and_never_markup(show):
     page.find("main > details > summary").click()
     page.sees(HOSTILE, "#facts")
     assert page.run("return document.querySelectorAll('img, body script').length") == 0
-    for selector in ("#reason", "#slot", "#topics", "#errors", "#summary", "#culprit", "#facts"):
+    for selector in ("#reason", "#slot", "#topics", "#errors", "#findings", "#facts"):
         assert HOSTILE in page.text(selector)
 
 

@@ -21,6 +21,8 @@ const STATES = {
   stopped: ["Stopped", "critical", "It has ended. PostgreSQL keeps WAL for its slot until a relay comes back."],
 };
 
+const HOLDER = "What holds WAL back";
+
 const element = (id) => document.getElementById(id);
 
 // Quantities in words.
@@ -315,7 +317,9 @@ function show(document_) {
   charts.lags.show(relay.history, limit);
   charts.rates.show(relay.history);
   charts.latencies.show(relay.history);
-  fill(element("culprit"), health?.culprit ?? null, culprit);
+  const who = health?.culprit?.message ?? "";
+  const told = health?.status !== "ok" && health?.summary.includes(who);
+  fill(element("culprit"), told ? "" : who, (message) => (message ? named(HOLDER, message) : []));
   fill(element("advice"), health?.advice ?? "", (text) => (text ? step(text) : []));
   fill(element("topics"), relay.topics ?? {}, topics);
   fill(element("errors"), relay.errors ?? [], errors);
@@ -339,12 +343,25 @@ function showState(health) {
   if (!troubled) return;
   set(element("verdict"), "data-level", health.status);
   say(element("verdict-title"), LEVEL_WORDS[health.status] ?? health.status);
-  say(element("summary"), health.summary);
-  const more = (health.checks ?? [])
-    .filter((check) => ["warning", "critical"].includes(check.status) && !health.summary.includes(check.message))
-    .map((check) => check.message);
-  fill(element("findings"), more, (messages) => messages.map((message) => make("li", {}, message)));
+  fill(element("findings"), findings(health), (list) => list.map(([name, text]) => make("li", {}, ...named(name, text))));
   fill(element("next-step"), health.next ?? "", (text) => (text ? step(text) : []));
+}
+
+// The clauses of the summary without what stands above them already, then what else is wrong; each with its name.
+function findings(health) {
+  const doing = relay.reason ? `${relay.state} (${relay.reason})` : relay.state;
+  const summary = health.summary.startsWith(`${doing}; `) ? health.summary.slice(doing.length + 2) : health.summary;
+  const who = health.culprit?.message;
+  const named = who && summary.includes(who);
+  const clauses = (text) => text.split("; ").filter(Boolean).map((clause) => ["", clause]);
+  const [before, after = ""] = named ? summary.split(who) : [summary];
+  const wrong = (health.checks ?? []).filter(({ status }) => ["warning", "critical"].includes(status));
+  const more = wrong.filter(({ message }) => !health.summary.includes(message)).map(({ message }) => ["", message]);
+  return [...clauses(before), ...(named ? [[HOLDER, who]] : []), ...clauses(after), ...more];
+}
+
+function named(name, text) {
+  return name ? [make("strong", {}, `${name}: `), text] : [text];
 }
 
 function showFigures(health) {
@@ -394,11 +411,6 @@ function waiting() {
   if (age === 0) return ["Nothing", "all that came is confirmed"];
   const { events = 0, bytes: size = 0 } = relay.inflight ?? {};
   return [duration(age), `${count(events, "event", "events")}, ${bytes(size)} on the way`];
-}
-
-// Who holds WAL back besides the relay.
-function culprit(found) {
-  return found ? [make("strong", {}, "What holds it back: "), found.message] : [];
 }
 
 const TOPICS = 10;
