@@ -12,11 +12,12 @@ confirmed if the guard still answers; so that an end costs no more duplicates th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox import faults, log, pulse
+from cdc_outbox import faults, log, oversleep, pulse
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
     CdcOutboxError,
@@ -86,6 +87,20 @@ class Flow:
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """Stream until a stop is asked for, or everything is caught up. Raises what ended it otherwise."""
+        # After half of this time the server's patience with us isn't over yet, whenever it heard of us last.
+        with oversleep.noticed(self.stream.sender_timeout / 2 or math.inf, self._overslept):
+            await self._run(stop, caught_up)
+
+    def _overslept(self, seconds: float) -> None:
+        """Another relay may have the slot by now: what we still hold would come after what it has sent."""
+        self.publisher.halt(
+            PostgresUnavailable(
+                f"this process stood still for {seconds:.0f} s: another relay may have taken over",
+                next="nothing to do: the relay connects again by itself",
+            )
+        )
+
+    async def _run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         reading = asyncio.create_task(self._read(), name="reader")
         beating = asyncio.create_task(self._beat(), name="pulse")
         settling = asyncio.create_task(self.settlement.run(caught_up), name="settlement")

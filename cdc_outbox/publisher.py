@@ -120,6 +120,9 @@ class Publisher(Protocol):
     async def settled(self) -> None:
         """Wait until everything that was published is confirmed."""
 
+    def halt(self, error: CdcOutboxError) -> None:
+        """Fail, and let nothing leave any more, not even what is under way."""
+
     async def stop(self, *, within: float) -> None:
         """End; what isn't confirmed by then has an unknown outcome."""
 
@@ -238,6 +241,11 @@ class MemoryPublisher:
         if not self.failed.done():
             self.failed.set_result(error)
         self._progress.set()
+
+    def halt(self, error: CdcOutboxError) -> None:
+        """Fail, and forget what waits."""
+        self._waiting.clear()
+        self.fail(error)
 
     async def stop(self, *, within: float) -> None:
         """End; what waits is forgotten."""

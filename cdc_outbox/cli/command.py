@@ -151,4 +151,7 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Run a coroutine to its end; errors come out as they are."""
     import asyncio
 
-    return asyncio.run(work)
+    from cdc_outbox.oversleep import Loop
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        return runner.run(work)

@@ -271,6 +271,15 @@ async def stop(client: AIOKafkaProducer, *, within: float) -> None:
         await asyncio.wait(running, timeout=_LAST)
 
 
+def halt(client: AIOKafkaProducer) -> None:
+    """Drop what the producer has for the brokers, half a request too. It is to be stopped after that."""
+    for task in _running_for(client):
+        task.cancel()
+    for connection in client.client._conns.values():
+        if connection._writer is not None:
+            connection._writer.transport.abort()
+
+
 def _running_for(client: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
     """The tasks that the client began and has not ended.
 

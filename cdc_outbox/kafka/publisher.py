@@ -505,6 +505,13 @@ class KafkaPublisher:
             if self.silent_for > STALLED:
                 await client.bootstrap_again(self._producer, self._settings)
 
+    def halt(self, error: CdcOutboxError) -> None:
+        """Fail, and let nothing leave any more, not even what is under way."""
+        self._fail(error)
+        for task in self._tasks:
+            task.cancel()
+        client.halt(self._producer)
+
     async def stop(self, *, within: float) -> None:
         """End the producer; what isn't confirmed by then has an unknown outcome."""
         if self._round_timer is not None:
