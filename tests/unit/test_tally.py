@@ -64,6 +64,7 @@ def test_a_confirmed_batch_counts_with_its_weight() -> None:
         "orders", 40, 9000, since=time.monotonic() - 0.004, commits_us=(now - 400_000, now - 350_000)
     )
     tally.confirmed("orders", 2, 500, since=time.monotonic(), commits_us=(now + 60_000_000, now + 60_000_000))
+    assert tally.first == ("orders", pytest.approx(0.4, abs=0.3)), "the first batch, and its oldest row"
     assert tally.published == {"orders": 42}
     assert tally.bytes == {"orders": 9500}
     assert sum(tally.latency.counts) == 42
@@ -79,6 +80,10 @@ def test_without_a_commit_time_there_is_no_latency() -> None:
     tally.confirmed("orders", 40, 9000, since=time.monotonic(), commits_us=(0, 0))
     assert sum(tally.latency.counts) == 0
     assert tally.published.total() == 40
+    assert tally.first == ("orders", None)
+    tally.first = None  # somebody has told it
+    tally.confirmed("orders", 1, 9, since=time.monotonic(), commits_us=(0, 0))
+    assert tally.first is None
 
 
 def test_the_ends_of_sessions_are_told_apart() -> None:
