@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.event import TableName
-from cdc_outbox.postgres import pgoutput
+from cdc_outbox.postgres import inserts, pgoutput
 from cdc_outbox.postgres.protocol import EPOCH_US, KEEPALIVE, XLOG, XLOG_HEADER, decode_keepalive, malformed
 from cdc_outbox.publisher import TopicUnknown, Unpublishable
 from cdc_outbox.tally import Tally
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.event import Encoded, Values
+    from cdc_outbox.postgres.inserts import ReadValues
     from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.publisher import Publisher
     from cdc_outbox.table.mapping import Mapping, Plan
@@ -48,7 +49,6 @@ _OID: Final = slice(XLOG_HEADER + 1, XLOG_HEADER + 5)
 _sent_at = Struct(">q").unpack_from
 _begin_at = pgoutput.begin_at
 _commit_at = pgoutput.commit_at
-_values_at = pgoutput.insert_values_at
 
 
 class TableUnknown(Exception):
@@ -79,7 +79,9 @@ class Intake:
         self._mapping = mapping
         self._publisher = publisher
         self._ours = ours
-        self._plans: dict[bytes, Callable[[Values, int, int, int], Encoded | str] | None] = {}
+        self._plans: dict[
+            bytes, tuple[ReadValues, Callable[[Values, int, int, int], Encoded | str]] | None
+        ] = {}
         self._lsn = 0
         self._commit_us = 0
         self._place = 0
@@ -122,7 +124,7 @@ class Intake:
         """
         stream, ledger, publisher = self._stream, self._ledger, self._publisher
         publish, transactions = publisher.publish, self._transactions
-        frame, plans, values_at = stream.frame, self._plans, _values_at
+        frame, plans = stream.frame, self._plans
         if self._retry is not None:
             publish(self._retry, self._lsn, self._place)
             self._retry = None
@@ -152,11 +154,12 @@ class Intake:
                 if data[0] == XLOG and length > XLOG_HEADER:
                     tag = data[XLOG_HEADER]
                     if tag == pgoutput.INSERT:
-                        encode = plans.get(data[_OID])
-                        if encode is not None:
+                        plan = plans.get(data[_OID])
+                        if plan is not None:
                             received += 1
+                            read, encode = plan
                             try:
-                                encoded = encode(values_at(data, XLOG_HEADER), lsn, place, commit_us)
+                                encoded = encode(read(data, XLOG_HEADER), lsn, place, commit_us)
                             except IndexError:
                                 raise malformed(
                                     "a row with fewer values than its relation has columns"
@@ -270,7 +273,7 @@ class Intake:
         table = TableName(relation.namespace, relation.name)
         known = self.plans.get(table)
         plan = self._mapping.plan(relation, known)
-        self._plans[key] = plan.encode
+        self._plans[key] = inserts.reader(len(relation.columns), plan.read), plan.encode
         lost = plan.lost(known) if known is not None else ()
         if lost:
             _log.warning("columns are gone", table=str(table), roles=list(lost))

@@ -19,7 +19,7 @@ import gc
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3
-_LARGE: Final = 512 * 1024
+LARGE: Final = 512 * 1024
 
 TIDY: Final = 60.0
 """Seconds between two times that free memory is given back, which takes a third of a millisecond."""
@@ -28,7 +28,7 @@ TIDY: Final = 60.0
 def keep_flat() -> bool:
     """Give each large block a mapping of its own from now on; whether this C library can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(_M_MMAP_THRESHOLD, _LARGE))
+    return mallopt is not None and bool(mallopt(_M_MMAP_THRESHOLD, LARGE))
 
 
 def settle() -> None:

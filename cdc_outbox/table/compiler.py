@@ -105,8 +105,9 @@ class Compiler:
             provenance=settings.provenance,
             roles=self.needed | self.optional,
         )
-        self.role("created_at")
         rules = self.rules()
+        read = frozenset(self.used)
+        self.role("created_at")
         return Plan(
             table=self.table,
             shape=self.shape,
@@ -116,6 +117,7 @@ class Compiler:
             summary=self.summary,
             needed=self.needed,
             optional=self.optional,
+            read=read,
             ignored=tuple(field.name for field in self.shape.fields if field.at not in self.used),
             dropped=self.dropped,
             other_buses=self.other_buses,

@@ -32,6 +32,7 @@ class Plan:
         summary: dict[str, tuple[str, str]],
         needed: dict[str, Field],
         optional: dict[str, Field],
+        read: frozenset[int],
         ignored: tuple[str, ...],
         dropped: dict[str, int],
         other_buses: dict[str, None],
@@ -49,6 +50,8 @@ class Plan:
         """Values of the bus column that were left out, each once; the caller warns and clears."""
         self.needed = needed
         self.optional = optional
+        self.read = read
+        """Places of the columns that a message is made of, or left out by."""
         self.shape = shape
         self.layout = layout
         """Where each part of the event is in a row."""

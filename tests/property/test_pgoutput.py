@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cdc_outbox.errors import ProtocolViolation
 from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import inserts as made
 from cdc_outbox.postgres import pgoutput
 from cdc_outbox.postgres.pgoutput import (
     AnyMessage,
@@ -165,3 +167,19 @@ def test_the_hot_helpers_and_the_decoder_agree(data: bytes):
             pgoutput.insert_values_at(data, 0)
     else:
         assert message == Insert(pgoutput.insert_relation_at(data, 0), pgoutput.insert_values_at(data, 0))
+
+
+@given(mutated(inserts) | inserts.map(Insert.encode), st.integers(0, 9), st.sets(st.integers(0, 9)))
+def test_a_reader_made_for_columns_gives_the_same_values_or_the_same_refusal(
+    data: bytes, count: int, wanted: set[int]
+):
+    read = made.reader(count, wanted)
+    try:
+        values = pgoutput.insert_values_at(data, 0)
+    except ProtocolViolation as refusal:
+        with pytest.raises(ProtocolViolation, match=re.escape(str(refusal))):
+            read(data, 0)
+    else:
+        if len(values) == count:
+            values = [value if at in wanted else None for at, value in enumerate(values)]
+        assert read(data, 0) == values
