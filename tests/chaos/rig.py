@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tests.chaos.load import Load
 from tests.chaos.tally import Again, Tally
@@ -34,11 +35,15 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a run showed. `unexplained`: what came twice within the life of one relay."""
+    """What a run showed.
+
+    What came twice within the life of one relay is `restarted` where PostgreSQL ended between, else `unexplained`.
+    """
 
     committed: int
     records: int
     again: int
+    restarted: int
     unexplained: int
     kills: tuple[Kill, ...]
     faults: tuple[str, ...]
@@ -47,28 +52,43 @@ class Judgement:
         oldest = max((kill.oldest_ms for kill in self.kills if kill.again), default=0)
         return (
             f"{self.committed} committed, {self.records} records, {self.again} came twice"
-            f" ({self.unexplained} of them from one relay), {len(self.kills)} kills,"
+            f" ({self.restarted} of them from one relay when PostgreSQL had ended, {self.unexplained} without),"
+            f" {len(self.kills)} kills,"
             f" at most {max((kill.again for kill in self.kills), default=0)} by one,"
             f" the oldest {oldest / 1000:.2f} s before it; {len(self.faults)} faults"
         )
 
 
-def blame(kills: Sequence[int], again: Iterable[Again]) -> tuple[tuple[Kill, ...], int]:
-    """What each kill cost, by the first kill after a first delivery; and how much came twice without any.
+def blame(
+    kills: Sequence[int], again: Iterable[Again], restarts: Sequence[int] = ()
+) -> tuple[tuple[Kill, ...], int, int]:
+    """What each kill cost, by the first after a first delivery; what came twice by `restarts`, and what by neither.
 
-    What was on its way when a relay died is appended a moment after it.
+    Kills and restarts (the ends of PostgreSQL) are in ms since the epoch. What was on its way when a relay or a server
+    died is appended a moment after it.
     """
     ages: dict[int, list[int]] = {at: [] for at in kills}
-    unexplained = 0
+    restarted = unexplained = 0
     for each in again:
-        between = [at for at in kills if each.first_ms <= at <= each.again_ms]
-        before = [at for at in kills if each.first_ms - ON_ITS_WAY_MS <= at < each.first_ms]
+        between, before = _around(kills, each)
         if between or before:
             at = between[0] if between else before[-1]
             ages[at].append(at - each.first_ms)
+        elif any(_around(restarts, each)):
+            restarted += 1
         else:
             unexplained += 1
-    return tuple(Kill(at, len(each), max(each, default=0)) for at, each in ages.items()), unexplained
+    return (
+        tuple(Kill(at, len(each), max(each, default=0)) for at, each in ages.items()),
+        restarted,
+        unexplained,
+    )
+
+
+def _around(ends: Sequence[int], each: Again) -> tuple[list[int], list[int]]:
+    """The ends between two deliveries, and those shortly before the first."""
+    between = [at for at in ends if each.first_ms <= at <= each.again_ms]
+    return between, [at for at in ends if each.first_ms - ON_ITS_WAY_MS <= at < each.first_ms]
 
 
 class Rig:
@@ -94,12 +114,18 @@ class Rig:
             stack.callback(self.tally.close)
             self.load = Load(self.postgres.dsn(), aggregate_type, rate=rate, seed=seed).start()
             self.kills: list[int] = []
+            self.restarts: list[int] = []
             self._closing = stack.pop_all()
 
     def kill_relay(self) -> None:
         """`kill -9`, and write down when."""
         self.kills.append(time.time_ns() // 1_000_000)
         self.pipeline.relay.kill()
+
+    def stop_postgres(self, mode: Literal["fast", "immediate"], timeout: float = 60) -> float:
+        """Stop the server, and write down when; the seconds that it took."""
+        self.restarts.append(time.time_ns() // 1_000_000)
+        return self.postgres.stop(mode, timeout=timeout)
 
     def ended(self, code: int) -> None:
         """A relay was told to end and did. Its memory of deliveries went with it, as in a kill.
@@ -121,11 +147,12 @@ class Rig:
         self.tally.read_to_end(timeout)
         truth = self.load.truth()
         books = self.tally.books
-        kills, unexplained = blame(self.kills, books.again)
+        kills, restarted, unexplained = blame(self.kills, books.again, self.restarts)
         return Judgement(
             sum(len(numbers) for numbers in truth.values()),
             books.records,
             len(books.again),
+            restarted,
             unexplained,
             kills,
             tuple(books.compare(truth)),

@@ -96,12 +96,12 @@ class Storm:
         self._rig.pipeline.start(http=False, state=None)
 
     def _crash_postgres(self) -> Callable[[], None]:
-        self._rig.postgres.stop("immediate")
+        self._rig.stop_postgres("immediate")
         return self._start_postgres
 
     def _stop_postgres(self) -> Callable[[], None]:
         # An open transaction is ended by this; its session finds out later.
-        self._say(f"PostgreSQL stopped in {self._rig.postgres.stop('fast', timeout=QUICKLY):.2f} s")
+        self._say(f"PostgreSQL stopped in {self._rig.stop_postgres('fast', QUICKLY):.2f} s")
         return self._start_postgres
 
     def _start_postgres(self) -> None:

@@ -50,15 +50,16 @@ def test_each_second_delivery_is_laid_to_the_first_kill_after_the_first() -> Non
         Again("a", 3, 10_100, 12_000),  # on its way when the relay died
         Again("a", 4, 19_000, 31_500),  # two kills between: it should have been confirmed before the second
         Again("a", 5, 15_000, 15_100),
+        Again("a", 6, 16_000, 17_500),
     ]
-    kills, unexplained = blame([10_000, 20_000, 30_000], again)
+    kills, restarted, unexplained = blame([10_000, 20_000, 30_000], again, [9_500, 17_000])
     assert kills == (Kill(10_000, 3, 1_000), Kill(20_000, 1, 1_000), Kill(30_000, 0, 0))
-    assert unexplained == 1
+    assert (restarted, unexplained) == (1, 1)
 
 
 def test_the_soak_objects_to_what_kills_do_not_explain() -> None:
     def judgement(*, oldest_ms: int, unexplained: int) -> Judgement:
-        return Judgement(10, 12, 2, unexplained, (Kill(1, 2, oldest_ms),), ())
+        return Judgement(10, 12, 2, 0, unexplained, (Kill(1, 2, oldest_ms),), ())
 
     assert objections(judgement(oldest_ms=1_900, unexplained=0), strict=True) == []
     assert len(objections(judgement(oldest_ms=2_100, unexplained=3), strict=True)) == 2
