@@ -1,0 +1,283 @@
+"""`health` while WAL is written: no alarm where the relay keeps up, alarms in time where not, and who is to blame.
+
+Each server is the test's own, with a limit small enough to be reached within a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Literal
+
+from tests.integration.examined import Examined
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox
+from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import MAJORS, Postgres, PostgresServer
+from tests.servers.relay import clean_environment
+from tests.servers.wait import eventually
+from tests.unit.health_schema import require_valid
+
+MIB = 1 << 20
+DATABASE = "app"
+
+
+class Noise:
+    """Writes WAL that is nobody's event at a steady pace, by the clock."""
+
+    def __init__(self, dsn: str, mib_per_second: float) -> None:
+        self._dsn = dsn
+        self._rate = mib_per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.written = 0.0
+
+    def __enter__(self) -> Noise:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self._stop.wait(0.05):
+                due = (time.monotonic() - began) * self._rate - self.written
+                blocks = int(due * 16)
+                if blocks:
+                    connection.execute(
+                        "select count(pg_logical_emit_message(false, 'noise', repeat('x', 65472)))"
+                        " from generate_series(1, %s)",
+                        (blocks,),
+                    )
+                    self.written += blocks / 16
+
+
+def at(document: dict[str, Any]) -> float:
+    return datetime.fromisoformat(document["at"]).timestamp()
+
+
+@contextlib.contextmanager
+def watching(examined: Examined, *flags: str) -> Iterator[list[dict[str, Any]]]:
+    """The documents of `health --watch --json` so far."""
+    documents: list[dict[str, Any]] = []
+    environment = {"CDC_OUTBOX_DSN": examined.dsn, "CDC_OUTBOX_HTTP": "off"}
+
+    def read(pipe: Any) -> None:
+        documents.extend(json.loads(line) for line in pipe)
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "cdc_outbox", "health", "--watch", "--json", "--slot", examined.slot, *flags],
+        env=clean_environment(environment),
+        stdout=subprocess.PIPE,
+    ) as process:
+        reader = threading.Thread(target=read, args=(process.stdout,), daemon=True)
+        reader.start()
+        try:
+            yield documents
+        finally:
+            process.terminate()
+            reader.join(30)
+
+
+@pytest.fixture
+def make_examined(make_postgres: Callable[..., PostgresServer], slot: str) -> Callable[..., Examined]:
+    """Makes a server with these settings, an outbox, a slot and a role: `make_examined(18, max_wal_size="64MB")`."""
+
+    def make(major: int, **settings: str) -> Examined:
+        server: Postgres = make_postgres(major, settings=settings)
+        create_outbox(server.create_database(DATABASE))
+        return Examined(server, DATABASE, slot).init()
+
+    return make
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_forecast(
+    make_examined: Callable[..., Examined], major: int
+) -> None:
+    examined = make_examined(
+        major,
+        max_slot_wal_keep_size="160MB",
+        max_wal_size="48MB",
+        min_wal_size="32MB",
+        checkpoint_timeout="30s",
+    )
+    lost_at = None
+    # In hours everything here is near: the time that counts is cut to the size of the test.
+    limits = ("--warning", "time_to_loss=20s", "--critical", "time_to_loss=8s", "--warning", "wal_status=off")
+    with watching(examined, *limits) as documents:
+        eventually(lambda: documents, 60, "a first look")
+        with Noise(examined.owner, 5):
+
+            def lost() -> bool:
+                return bool(
+                    examined.value(
+                        "select wal_status = 'lost' from pg_replication_slots where slot_name = %s",
+                        (examined.slot,),
+                    )
+                )
+
+            eventually(lost, 120, "the slot is lost")
+            lost_at = examined.value("select extract(epoch from clock_timestamp())::float8")
+        eventually(lambda: documents[-1]["slot"]["wal_status"] == "lost", 30, "the loss is seen")
+    for document in documents:
+        require_valid(document)
+    before = [each for each in documents if at(each) < lost_at]
+    statuses = list(dict.fromkeys(each["status"] for each in before))
+    assert statuses == ["ok", "warning", "critical"]
+    critical = next(each for each in before if each["status"] == "critical")
+    assert lost_at - at(critical) > 5
+    told = [
+        (lost_at - at(each), each["forecast"]["seconds_to_loss"])
+        for each in before
+        if each["forecast"]["loss"] == "in" and each["rate"]["wal_bytes_per_second"] > MIB
+    ]
+    early = [(real, forecast) for real, forecast in told if real > 8]
+    assert len(early) >= 4
+    assert all(real / 2 <= forecast <= real * 2 for real, forecast in early[2:]), early
+    # The last word, in each form.
+    seen = examined.look()
+    assert seen.code == 2
+    assert f'the replication slot "{examined.slot}" is lost' in seen.headline
+    assert seen.next.startswith("recover: ")
+    assert seen.document["slot"]["safe_wal_bytes"] is None
+    assert seen.document["forecast"]["loss"] == "now"
+    assert seen.metric("slot_wal_status", slot=examined.slot, status="lost") == 1
+    assert seen.metric("slot_safe_wal_bytes", slot=examined.slot) is None
+
+
+def test_an_idle_outbox_beside_heavy_writes_of_others_is_no_alarm(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """The relay confirms what isn't its own, so that what is kept stays within what passes in half a minute."""
+    examined = make_examined(
+        18, max_slot_wal_keep_size="480MB", max_wal_size="400MB", checkpoint_timeout="30s"
+    )
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    pipeline.start()
+    with watching(examined) as documents, Noise(examined.owner, 8) as noise:
+        # More than the limit: a slot that didn't move would be lost.
+        eventually(lambda: noise.written > 520, 150, lambda: f"{noise.written} MiB written")
+    for document in documents:
+        require_valid(document)
+    assert [each["summary"] for each in documents if each["status"] != "ok"] == []
+    assert max(each["slot"]["retained_bytes"] for each in documents) < 240 * MIB
+    assert {each["forecast"]["loss"] for each in documents[2:]} == {"never"}
+    seen = examined.look()
+    assert seen.code == 0
+    assert seen.headline.endswith(" %)")
+    assert "active, caught up" in seen.headline
+    assert seen.metric("slot_active", slot=examined.slot) == 1
+    assert seen.metric("slot_time_to_loss_seconds", slot=examined.slot) == float("inf")
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
+) -> None:
+    examined = make_examined(major)
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    relay = pipeline.start()
+    with psycopg.connect(examined.server.dsn(), application_name="nightly batch") as batch:
+        batch.execute("create table held (id int)")
+        batch.execute("insert into held values (1)")
+        pid = batch.info.backend_pid
+        examined.write_wal(80)
+        pipeline.wait_confirmed()
+        seen = examined.look()
+        assert seen.document["culprit"] is not None, seen.text
+        culprit = seen.document["culprit"]
+        assert (
+            culprit["kind"],
+            culprit["pid"],
+            culprit["user"],
+            culprit["application"],
+            culprit["database"],
+        ) == (
+            "transaction",
+            pid,
+            "postgres",
+            "nightly batch",
+            "postgres",
+        )
+        # This role may not see when it began, and unknown is not 0.
+        assert (culprit["age_seconds"], culprit["query_start"]) == (None, None)
+        assert culprit["held_bytes"] > 64 * MIB
+        assert (
+            f"pid {pid} (user postgres, database postgres, application nightly batch, age unknown)"
+            in seen.headline
+        )
+        assert "grant pg_read_all_stats" in seen.text
+        assert "active, caught up" in seen.headline
+        assert seen.code == 0
+        assert seen.metric("oldest_transaction_age_seconds") is None
+        judged = examined.look("--warning", "retained_bytes=16MiB")
+        assert judged.code == 1
+        assert judged.next == f"let that transaction end, or end it: select pg_terminate_backend({pid});"
+        examined.sql(SQL("grant pg_read_all_stats to {}").format(SQL(examined.role)))
+        known = examined.look()
+        assert known.document["culprit"]["age_seconds"] > 0
+        assert known.document["culprit"]["query_start"] is not None
+        assert known.metric("oldest_transaction_age_seconds") == pytest.approx(
+            known.document["culprit"]["age_seconds"], abs=30
+        )
+        batch.rollback()
+    assert relay.running
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_a_prepared_transaction_is_named(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
+) -> None:
+    examined = make_examined(major)
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    pipeline.start()
+    with psycopg.connect(examined.owner, autocommit=True) as connection:
+        connection.execute("begin; create table held (id int); prepare transaction 'forgotten'")
+    examined.write_wal(80)
+    pipeline.wait_confirmed()
+    # A prepared transaction's age is for everybody to see.
+    seen = eventually(
+        lambda: (look := examined.look()).document["culprit"] is not None and look, 60, "a culprit"
+    )
+    assert seen
+    culprit = seen.document["culprit"]
+    assert (culprit["kind"], culprit["gid"], culprit["user"]) == (
+        "prepared_transaction",
+        "forgotten",
+        "postgres",
+    )
+    assert culprit["age_seconds"] > 0
+    assert "prepared transaction 'forgotten'" in seen.headline
+    examined.sql(SQL("rollback prepared {}").format(Literal("forgotten")))
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_another_slot_that_keeps_more_is_named(make_examined: Callable[..., Examined], major: int) -> None:
+    examined = make_examined(major)
+    examined.sql(SQL("select pg_create_physical_replication_slot('abandoned', true)"))
+    examined.write_wal(60)
+    moved = SQL("select pg_replication_slot_advance({}, pg_current_wal_lsn())").format(Literal(examined.slot))
+    examined.sql(moved, SQL("checkpoint"))
+    examined.write_wal(1)
+    examined.sql(moved)
+    seen = examined.look()
+    assert seen.document["culprit"]["slot"] == "abandoned"
+    assert 'slot "abandoned" keeps' in seen.text
+    # Advanced by hand, past what the witness knows of: that is critical, and said.
+    assert seen.code == 2
+    assert "those between may be missing" in seen.headline
