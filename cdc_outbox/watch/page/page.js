@@ -30,7 +30,7 @@ const element = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 function number(value) {
-  return value < 10 && value % 1 ? value.toFixed(1) : whole.format(value);
+  return value < 10 ? value.toFixed(1).replace(".0", "") : whole.format(value);
 }
 
 function scaled(value, base, units) {
@@ -59,6 +59,11 @@ function duration(seconds) {
 
 function clock(moment, withSeconds = true) {
   return new Date(moment).toISOString().slice(11, withSeconds ? 19 : 16);
+}
+
+// A clause as a sentence begins, but for a name of something.
+function sentence(text) {
+  return /^[a-z]+[ ,]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
 }
 
 function count(value, one, many) {
@@ -108,13 +113,17 @@ const COMMANDS = [
 ];
 const COMMAND = new RegExp(`(${COMMANDS.join("|")})`);
 
-// A next step: prose as it is, and what can be pasted set apart, to be taken whole.
-function step(text) {
+// A step to take: prose as it is, and what can be pasted set apart, to be taken whole.
+function step(text, label = "Next") {
   const parts = text.split(COMMAND).map((part, index) => (index % 2 ? make("code", {}, part) : part));
-  return [make("span", { class: "quiet" }, "Next: "), ...parts];
+  return [make("span", { class: "quiet" }, `${label}: `), ...parts];
 }
 
-// Lines over the last hour.
+// Lines over the last hour, or over as much of it as there is.
+
+const HOUR = 3600000;
+const SHORTEST = 300000;
+const TICKS = [60000, 120000, 300000, 900000];
 
 function binary(least) {
   return 2 ** Math.ceil(Math.log2(least));
@@ -146,12 +155,12 @@ class Chart {
     this.plot.addEventListener("pointerdown", (event) => this.point(event));
     this.plot.addEventListener("pointerleave", () => this.look(null));
     this.plot.addEventListener("blur", () => this.look(null));
-    this.plot.addEventListener("keydown", (event) => this.step(event));
+    this.plot.addEventListener("keydown", (event) => this.walk(event));
   }
 
   show(history, limit = null) {
     this.points = (history?.points ?? []).map((point) => ({ ...point, at: Date.parse(point.at) }));
-    this.gap = 3000 * (history?.step_seconds ?? 10);
+    this.step = 1000 * (history?.step_seconds ?? 10);
     this.limit = limit;
     this.draw();
   }
@@ -167,7 +176,7 @@ class Chart {
     this.look(nearest);
   }
 
-  step(event) {
+  walk(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30 }[event.key];
     if (event.key === "Escape") this.look(null);
     if (!by || !this.points.length) return;
@@ -188,7 +197,8 @@ class Chart {
     const { width, height } = this.plot.getBoundingClientRect();
     if (!width || !this.plot.isConnected) return;
     this.until = this.points.at(-1)?.at ?? Date.now();
-    this.from = this.until - 3600000;
+    const known = this.until - (this.points[0]?.at ?? 0);
+    this.from = this.until - Math.min(HOUR, Math.max(SHORTEST, known));
     const seen = this.points.filter(({ at }) => at >= this.from);
     const highest = Math.max(this.least, ...seen.flatMap((point) => this.series.map(([key]) => point[key] ?? 0)));
     const limited = this.limit !== null && highest > this.limit / 4;
@@ -211,8 +221,8 @@ class Chart {
     const front = marks.map((value, index) =>
       draw("text", { x: this.left - 8, y: Math.round(y(value)) + 4, "text-anchor": "end" }, names[index]),
     );
-    const quarter = 900000;
-    for (let at = Math.ceil(this.from / quarter) * quarter; at <= this.until; at += quarter) {
+    const tick = TICKS.find((length) => length >= (this.until - this.from) / 5) ?? HOUR / 4;
+    for (let at = Math.ceil(this.from / tick) * tick; at <= this.until; at += tick) {
       if (x(at) < this.left + 16 || x(at) > width - 18) continue;
       front.push(draw("text", { x: x(at), y: height - 5, "text-anchor": "middle" }, clock(at, false)));
     }
@@ -222,6 +232,10 @@ class Chart {
       front.push(draw("text", { class: "limit", x: this.left + 8, y: level + 15 }, "limit: the slot is lost"));
     }
     const lines = this.series.toReversed().flatMap(([key, , kind]) => this.trace(seen, key, kind, x, y));
+    if (!seen.length) {
+      const middle = { x: (this.left + width) / 2, y: (above + height - below) / 2 + 4, "text-anchor": "middle" };
+      front.push(draw("text", middle, `The first point comes after ${Math.round(this.step / 1000)} s.`));
+    }
     this.plot.replaceChildren(...back, ...lines, ...front, ...this.cursor(x, y, height - below));
     this.read(seen);
   }
@@ -232,7 +246,7 @@ class Chart {
     let before = -Infinity;
     for (const point of seen) {
       if (point[key] === null || point[key] === undefined) continue;
-      if (point.at - before > this.gap) runs.push([]);
+      if (point.at - before > 3 * this.step) runs.push([]);
       before = point.at;
       runs.at(-1).push([x(point.at), y(point[key])]);
     }
@@ -320,7 +334,7 @@ function show(document_) {
   const who = health?.culprit?.message ?? "";
   const told = health?.status !== "ok" && health?.summary.includes(who);
   fill(element("culprit"), told ? "" : who, (message) => (message ? named(HOLDER, message) : []));
-  fill(element("advice"), health?.advice ?? "", (text) => (text ? step(text) : []));
+  fill(element("advice"), health?.advice ?? "", (text) => (text ? step(text, "Advice") : []));
   fill(element("topics"), relay.topics ?? {}, topics);
   fill(element("errors"), relay.errors ?? [], errors);
   fill(element("checks"), health?.checks ?? [], checks);
@@ -334,7 +348,7 @@ function show(document_) {
 function showState(health) {
   const [words, , meaning] = STATES[relay.state] ?? [relay.state, "unknown", ""];
   say(element("state"), words);
-  say(element("reason"), relay.reason || meaning);
+  say(element("reason"), sentence(relay.reason || meaning));
   const faults = relay.faults ?? [];
   element("faults").hidden = !faults.length;
   say(element("faults"), `Fault points are switched on: ${faults.join(", ")}`);
@@ -361,7 +375,7 @@ function findings(health) {
 }
 
 function named(name, text) {
-  return name ? [make("strong", {}, `${name}: `), text] : [text];
+  return name ? [make("strong", {}, `${name}: `), text] : [sentence(text)];
 }
 
 function showFigures(health) {
@@ -457,10 +471,10 @@ function checks(list) {
     make(
       "li",
       {},
-      make("p", {}, make("span", { class: "level", "data-level": status }, LEVEL_WORDS[status] ?? status), ` ${name.replaceAll("_", " ")}`),
-      ...(message ? [make("p", { class: "quiet" }, message)] : []),
+      make("span", { class: "level", "data-level": status }, LEVEL_WORDS[status] ?? status),
+      make("span", {}, make("span", { class: "quiet" }, `${name.replaceAll("_", " ")}: `), message),
     );
-  return make("ul", { class: "entries" }, ...list.map(item));
+  return make("ul", { class: "checks" }, ...list.map(item));
 }
 
 function facts(health) {
@@ -535,7 +549,7 @@ function tell() {
   document.body.classList.toggle("stale", lost);
   say(element("live"), lost ? "no answer" : failures ? "asking again" : answered ? `live, ${clock(answered)}` : "asking the relay");
   if (!lost) {
-    if (relay) say(element("since"), `for ${duration(Math.max(1, (Date.now() - Date.parse(relay.since)) / 1000))}`);
+    if (relay) say(element("since"), `for ${duration(Math.max(1, Math.round((Date.now() - Date.parse(relay.since)) / 1000)))}`);
     return;
   }
   set(document.body, "data-level", "unknown");
