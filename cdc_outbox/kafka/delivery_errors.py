@@ -109,7 +109,7 @@ def oversized(size: int, limit: int) -> str:
 def room_for(topic: str, size: int) -> str:
     """The next step for such a record: both limits have to let it through."""
     return (
-        f'set "max.request.size" = {size} or more under [kafka.client], and the same for the topic: '
+        f"raise max.request.size under [kafka.client] to {size} or more, and the same for the topic: "
         f"kafka-configs --alter --topic {topic} --add-config max.message.bytes={size}; or {LEAVE_OUT}"
     )
 

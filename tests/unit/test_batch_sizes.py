@@ -27,7 +27,7 @@ def test_a_row_over_the_clients_limit_is_poison_and_leaves_the_others_alone() ->
         assert (raised.value.event_id, raised.value.reason) == ("200", "too_large")
         found = re.search(r"it is (3\d\d\d) bytes as a Kafka record", str(raised.value))
         assert found is not None
-        assert f'"max.request.size" = {found[1]} or more' in raised.value.next
+        assert f"raise max.request.size under [kafka.client] to {found[1]} or more" in raised.value.next
         assert f"--topic orders --add-config max.message.bytes={found[1]}" in raised.value.next
         await stage.flush()
         assert [sent.values for sent in stage.sent] == [[b"1"]]
