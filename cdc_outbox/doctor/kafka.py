@@ -325,8 +325,7 @@ class KafkaSide:
             name, most = min(tight, key=lambda each: each[1])
             self.findings.warn(
                 "message_size",
-                f"max.message.bytes of {name} is {most}: larger records are poison, and max.request.size lets them be"
-                f" {limit}",
+                f"max.message.bytes of {name} is {most}, below max.request.size: what is larger is poison",
                 remedy,
             )
         elif known:
@@ -361,8 +360,9 @@ class KafkaSide:
             )
 
     def partitioner(self) -> None:
-        named = {"murmur2": "as Java's clients do", "crc32": "as librdkafka's clients do"}
+        others = {
+            "murmur2": "as Java's clients, not as librdkafka's",
+            "crc32": "as librdkafka's clients, not as Java's",
+        }
         how = self.settings.partitioner
-        self.findings.ok(
-            "partitioner", f"{how}, {named[how]}: other producers of these topics should do the same"
-        )
+        self.findings.ok("partitioner", f"{how}, {others[how]}")

@@ -105,14 +105,19 @@ async def _plan(
     findings.ok("table", f"{table}, {len(columns)} columns")
     plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
     if plan is not None:
-        parts = [_part(plan, role) for role in ("key", "topic", "payload", "id")]
-        findings.ok("mapping", f"{table}: {', '.join(part for part in parts if part)}")
+        findings.ok("mapping", f"{table}: {_in_short(plan)}")
     return plan
 
 
-def _part(plan: Plan, role: str) -> str:
-    source, rule = plan.summary.get(role, ("", ""))
-    return f"{role} from {source} ({rule})" if source else ""
+def _in_short(plan: Plan) -> str:
+    """Where the parts that matter most come from, and by which rule."""
+    found = {role: plan.summary[role] for role in ("key", "topic", "payload", "id") if role in plan.summary}
+    rules = {rule for _, rule in found.values()}
+    if len(rules) == 1:
+        return (
+            ", ".join(f"{role} from {source}" for role, (source, _) in found.items()) + f", all {rules.pop()}"
+        )
+    return ", ".join(f"{role} from {source} ({rule})" for role, (source, rule) in found.items())
 
 
 def _take(found: Outbox, plan: Plan) -> None:

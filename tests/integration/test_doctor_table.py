@@ -1,0 +1,104 @@
+"""What `doctor` says of the table, its columns and its rows."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from tests.integration.consultation import ROW, Doctor, as_relay, doctor, relay_role
+from tests.servers.kafka import Kafka
+
+__all__ = ["as_relay", "doctor", "relay_role"]
+
+
+GENERATED: LiteralString = (
+    "id bigint primary key, topic text, payload jsonb,"
+    " aggregate_id text generated always as (payload ->> 'a') stored"
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "status", "words"),
+    [
+        (
+            "id bigint primary key, payload jsonb, topic text",
+            "failed",
+            "no key; its payloads have the members a, order_id",
+        ),
+        (
+            "id bigint primary key, aggregate_id text, payload jsonb, topic text",
+            "ok",
+            "key from aggregate_id",
+        ),
+        ("id bigint primary key, aggregate_id text, topic text", "failed", "recognised as payload"),
+        ("aggregate_id text, payload jsonb, topic text", "failed", "recognised as id"),
+        (
+            GENERATED,
+            "failed",
+            "is generated",
+        ),
+    ],
+)
+def test_columns(doctor: Doctor, columns: LiteralString, status: str, words: str) -> None:
+    doctor.execute(SQL("create table outbox ({})").format(SQL(columns)))
+    if "payload" in columns and columns.startswith("id"):
+        doctor.execute('insert into outbox (id, payload) values (1, \'{"order_id": 1, "a": "x"}\')')
+    doctor.init("--no-backfill")
+    mapping = doctor.look(code=78 if status == "failed" else 0)["postgres.mapping"]
+    assert mapping["status"] == status
+    assert words in mapping["message"]
+
+
+def test_what_is_no_table(doctor: Doctor) -> None:
+    doctor.execute("create view outbox as select 1 as id")
+    assert "is a view" in doctor.look(code=78)["postgres.table"]["message"]
+    doctor.execute("create unlogged table unlogged (id int)")
+    unlogged = doctor.look("--table", "unlogged", code=78)["postgres.table"]
+    doctor.follow(unlogged)
+    assert doctor.look("--table", "unlogged", code=78)["postgres.table"]["status"] == "ok"
+
+
+def test_rows_that_could_never_be_sent(doctor: Doctor, kafka: Kafka, topics: str) -> None:
+    doctor.execute("create table outbox (id int primary key, topic text, aggregate_id text, payload text)")
+    doctor.init()
+    doctor.execute(
+        "insert into outbox values (1, %s, 'k', 'v'), (2, 'no topic!', 'k', 'v'), (3, %s, null, 'v')",
+        (f"{topics}a", f"{topics}a"),
+    )
+    rows = doctor.look()["postgres.rows"]
+    assert rows["status"] == "warning"
+    assert (
+        "3 of the newest rows of public.outbox: 2 can't be published, the first (2) because"
+        in rows["message"]
+    )
+    assert "'no topic!' is illegal" in rows["message"]
+
+
+def test_a_partition_by_state(doctor: Doctor) -> None:
+    doctor.execute(
+        "create table outbox (id int, aggregate_id text, topic text, payload text, status text)"
+        " partition by list (status)"
+    )
+    doctor.execute("create table outbox_pending partition of outbox for values in ('pending')")
+    doctor.init()
+    doctor.execute("insert into outbox values (1, 'k', 'nowhere', 'v', 'pending')")
+    checks = doctor.look()
+    assert "partitioned by status" in checks["postgres.partitioning"]["message"]
+    assert "1 would be sent" in checks["postgres.rows"]["message"]
+
+
+def test_hidden_rows_are_no_sample(as_relay: Doctor) -> None:
+    as_relay.execute(SQL("grant select on outbox to {}").format(Identifier(as_relay.slot)))
+    as_relay.execute("alter table outbox enable row level security")
+    as_relay.execute(f"{ROW} values ('o', '1', 'placed', '{{}}')")
+    assert "not looked at" in as_relay.look()["postgres.rows"]["message"]
+
+
+def test_a_suggestion_is_no_warning(as_relay: Doctor) -> None:
+    rows = as_relay.look()["postgres.rows"]
+    assert rows["status"] == "ok"
+    assert "may not read public.outbox" in rows["message"]
+    as_relay.follow(rows)
+    assert "is empty" in as_relay.look()["postgres.rows"]["message"]
