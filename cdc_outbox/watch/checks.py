@@ -318,7 +318,9 @@ class _Judgement:
         if seconds is None:
             message = "not known: the relay's /status is not reachable from here"
             return _unknown(name, message, threshold)
-        message = f"the oldest commit without an acknowledgement is {words.duration(seconds)} old"
+        message = (
+            f"the oldest commit without an acknowledgement is {words.duration(seconds)} old{self._trouble}"
+        )
         return self._measured(name, seconds, threshold, message, self._delivery_next())
 
     def _stalled(self) -> Check:
@@ -335,18 +337,23 @@ class _Judgement:
         if rates is not None and rates.wal > 0:
             # What waits is no older than the time in which so much WAL was written.
             seconds = min(seconds, unconfirmed / rates.wal) if keeps_up(self.sample, rates) else seconds
-        message = (
-            f"{words.size(unconfirmed)} not confirmed, and no acknowledgement for {words.duration(seconds)}"
-        )
+        for_so_long = f"no acknowledgement for {words.duration(seconds)}{self._trouble}"
+        message = f"{words.size(unconfirmed)} not confirmed, and {for_so_long}"
         check = self._measured("stalled", seconds, threshold, message, self._delivery_next())
         if not times and check.status is Level.OK and not (rates and keeps_up(self.sample, rates)):
             return replace(check, status=Level.UNKNOWN, value=None)
         return check
 
+    @property
+    def _trouble(self) -> str:
+        return f" ({self.delivery.trouble})" if self.delivery.trouble else ""
+
     def _delivery_next(self) -> str:
         name = self.sample.name
         if not self._kept.active:
             return f"cdc-outbox start --slot {name}"
+        if self.delivery.next is not None:
+            return self.delivery.next
         return f"see what the relay says at /status and in its log, and what comes next: cdc-outbox peek --slot {name}"
 
     # Disk.
@@ -562,9 +569,12 @@ class _Judgement:
         if self.delivery.state not in (None, "streaming"):
             reason = f" ({self.delivery.reason})" if self.delivery.reason else ""
             return f"{self.delivery.state}{reason}"
-        if forecast.caught_up is Outlook.NOW:
+        late = by_name["oldest_unacknowledged"].status in (Level.WARNING, Level.CRITICAL)
+        if forecast.caught_up is Outlook.NOW and not late:
             return "active, caught up"
         waiting = f"active, {words.size(sample.unconfirmed or 0)} not confirmed"
+        if late:
+            return waiting
         if forecast.caught_up is Outlook.IN:
             return f"{waiting}, caught up in about {words.duration(forecast.seconds_to_caught_up or 0)}"
         if forecast.caught_up is Outlook.NEVER:

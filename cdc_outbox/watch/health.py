@@ -113,13 +113,15 @@ class Delivery:
     """What the running relay says of itself, by its `/status` or within its process; None: not known.
 
     `oldest_unacknowledged_seconds` is 0 with nothing waiting. `state` is one of the relay's states, `reason` says in
-    words why it is in it.
+    words why it is in it. `trouble` is its last error, if something waits, and `next` the step for that.
     """
 
     oldest_unacknowledged_seconds: float | None = None
     last_acknowledged_at: datetime | None = None
     state: str | None = None
     reason: str | None = None
+    trouble: str | None = None
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc_outbox.watch.health import Delivery
@@ -20,6 +20,9 @@ PATIENCE: Final = 1.0
 
 LARGEST: Final = 4 << 20
 """Bytes of an answer that are read at most."""
+
+REPEATED: Final = 70.0
+"""Seconds within which the relay says again what still troubles it."""
 
 _ANYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask, not where to listen
 
@@ -48,15 +51,30 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
         return None
     told = document.get("delivery")
     told = told if isinstance(told, dict) else {}
-    seconds = told.get("oldest_unacknowledged_seconds")
+    seconds = _seconds(told.get("oldest_unacknowledged_seconds"))
+    errors = document.get("errors")
+    last = errors[-1] if isinstance(errors, list) and errors and seconds else None
+    last = last if isinstance(last, dict) else {}
     return Delivery(
-        oldest_unacknowledged_seconds=float(seconds)
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
-        else None,
+        oldest_unacknowledged_seconds=seconds,
         last_acknowledged_at=_time(told.get("last_acknowledged_at")),
         state=_text(document.get("state")),
         reason=_text(document.get("reason")),
+        trouble=_text(last.get("error")) if _since(last.get("at"), seconds or 0) else None,
+        next=_text(last.get("next")) if _since(last.get("at"), seconds or 0) else None,
     )
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return None
+    return float(value)
+
+
+def _since(at: object, seconds: float) -> bool:
+    """Whether an error came while what waits has waited; the relay repeats one that lasts once a minute."""
+    moment = _time(at)
+    return moment is not None and datetime.now(UTC) - moment < timedelta(seconds=seconds + REPEATED)
 
 
 def _time(text: object) -> datetime | None:

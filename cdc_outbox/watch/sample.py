@@ -243,16 +243,32 @@ async def take(
 
     Raises what `execute` raises; SetupError where the witness row can't be read.
     """
-    witness = before is not None and before.may_read_witness
-    query = (
-        _SAMPLE.replace("{look}", publications.look_query(conn.info.server_version))
-        .replace("{wal}", _WAL if before is not None and before.may_list_wal else _NONE)
-        .replace("{witness}", _WITNESS if witness else _NONE)
+    rows = await publications.consistent(
+        conn,
+        query(conn.info.server_version, before),
+        parameters(name, publication, tables),
+        within=within,
     )
-    wanted = publications.parameters(publication, tables)
-    wanted |= {"slot": name, "slots": [name, pending_name(name)]}
-    rows = await publications.consistent(conn, query, wanted, within=within)
-    return _read(name, publication, tuple(tables), rows[0], asked_witness=witness)
+    return _read(name, publication, tuple(tables), rows[0], asked_witness=_asks_witness(before))
+
+
+def query(server_version: int, before: Sample | None) -> LiteralString:
+    """The one query of a sample; `parameters` fills it."""
+    return (
+        _SAMPLE.replace("{look}", publications.look_query(server_version))
+        .replace("{wal}", _WAL if before is not None and before.may_list_wal else _NONE)
+        .replace("{witness}", _WITNESS if _asks_witness(before) else _NONE)
+    )
+
+
+def parameters(name: str, publication: str, tables: Sequence[TableName]) -> dict[str, object]:
+    """What `query` wants to know."""
+    slots = {"slot": name, "slots": [name, pending_name(name)]}
+    return publications.parameters(publication, tables) | slots
+
+
+def _asks_witness(before: Sample | None) -> bool:
+    return before is not None and before.may_read_witness
 
 
 def _read(

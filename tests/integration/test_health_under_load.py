@@ -20,7 +20,7 @@ import pytest
 from psycopg.sql import SQL, Literal
 
 from tests.integration.examined import Examined
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer
@@ -281,3 +281,39 @@ def test_another_slot_that_keeps_more_is_named(make_examined: Callable[..., Exam
     # Advanced by hand, past what the witness knows of: that is critical, and said.
     assert seen.code == 2
     assert "those between may be missing" in seen.headline
+
+
+def test_a_broker_that_is_away_stalls_delivery_and_the_relay_says_so(
+    make_examined: Callable[..., Examined],
+    make_kafka: Callable[..., KafkaBroker],
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    examined, kafka = make_examined(18), make_kafka()
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    relay = pipeline.start()
+    asked = {"CDC_OUTBOX_HTTP": f"127.0.0.1:{relay.http_port}"}
+    well = eventually(lambda: (look := examined.look(env=asked)).code == 0 and look, 60, "all is well")
+    assert well
+    assert well.document["delivery"]["oldest_unacknowledged_seconds"] == 0
+    assert well.document["delivery"]["state"] == "streaming"
+    kafka.stop()
+    writer = pipeline.writer(rate=50).start()
+    limits = ("--warning", "oldest_unacknowledged=2s", "--critical", "oldest_unacknowledged=1h")
+    eventually(lambda: examined.run(*limits, env=asked).returncode == 1, 60, "delivery stalls")
+    stalled = examined.look(*limits, env=asked)
+    assert stalled.code == 1
+    assert stalled.check("oldest_unacknowledged")["status"] == "warning"
+    assert "the oldest commit without an acknowledgement is" in stalled.headline
+    assert stalled.document["delivery"]["oldest_unacknowledged_seconds"] >= 2
+    assert "caught up" not in stalled.headline
+    eventually(
+        lambda: kafka.bootstrap in examined.run(*limits, env=asked).stdout.splitlines()[0],
+        90,
+        "why, by the relay",
+    )
+    # Another slot's relay says nothing of this one.
+    other = examined.look(env=asked, slot="nowhere")
+    assert other.document["delivery"]["oldest_unacknowledged_seconds"] is None
+    kafka.start()
+    eventually(lambda: examined.look(*limits, env=asked).code == 0, 90, "delivery goes on")
+    pipeline.books(writer)

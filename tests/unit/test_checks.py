@@ -206,6 +206,15 @@ class TestDelivery:
         health = judged(sample(), delivery=Delivery(45.0, AT, "held", "no broker answers"))
         assert health.summary.startswith("held (no broker answers); the oldest commit")
 
+    def test_what_is_late_isnt_called_caught_up_and_its_trouble_is_named(self) -> None:
+        late = Delivery(45.0, AT, "streaming", None, "no broker answers", "start one")
+        health = judged(at(0, written=0, active=True), at(1, written=0, active=True), delivery=late)
+        assert health.status is Level.WARNING
+        assert health.summary.startswith(
+            "active, 0 B not confirmed; the oldest commit without an acknowledgement is 45s old (no broker answers)"
+        )
+        assert health.next == "start one"
+
 
 class TestHeld:
     def test_by_whom_and_not_by_the_relay(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,25 @@ def test_what_it_says_of_delivery(serve: Serve) -> None:
     assert (found.state, found.reason) == ("held", "no broker")
     assert inquiry.delivery(document, "another") is None
     assert inquiry.delivery(None, "a") is None
+
+
+def test_why_it_waits_by_an_error_of_that_time() -> None:
+    def told(seconds: float, ago: float) -> str | None:
+        at = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
+        document = {
+            "slot": "a",
+            "delivery": {"oldest_unacknowledged_seconds": seconds},
+            "errors": [{"at": at, "error": "no broker answers", "next": "start one"}],
+        }
+        found = inquiry.delivery(document, "a")
+        assert found is not None
+        assert (found.trouble is None) == (found.next is None)
+        return found.trouble
+
+    assert told(5, 3) == "no broker answers"
+    assert told(500, 400) == "no broker answers"
+    assert told(0, 3) is None
+    assert told(5, 400) is None
 
 
 @pytest.mark.parametrize(
