@@ -18,22 +18,22 @@ from cdc_outbox.postgres import witness as witnesses
 from cdc_outbox.postgres.remedy import accept_gap, recover
 from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.watch import culprit as culprits
+from cdc_outbox.watch import summary as summaries
 from cdc_outbox.watch import words
-from cdc_outbox.watch.forecast import NOISE, Basis, Outlook, keeps_up
-from cdc_outbox.watch.health import Check, Culprit, Delivery, Health, Level, worst
+from cdc_outbox.watch.forecast import NOISE, Outlook, keeps_up
+from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
 from cdc_outbox.watch.thresholds import Threshold, Thresholds
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.watch.forecast import Forecast
-    from cdc_outbox.watch.sample import Sample, Transaction
+    from cdc_outbox.watch.sample import Sample
 
 APPLICATION: Final = "cdc-outbox/"
 """How the application_name of each of our walsenders begins."""
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
-
-_GRANT: Final = "grant pg_read_all_stats to the relay's role, and its age is shown"
 
 
 def judge(
@@ -82,13 +82,13 @@ class _Judgement:
         checks = [found]
         if sample.kept is not None and sample.kept.here and sample.kept.slot_type == "logical":
             checks += self._of_the_slot()
-        culprit = self._culprit()
+        culprit = culprits.find(sample, self.forecast)
         status = worst([each.status for each in checks if each.counts or each.status is not Level.UNKNOWN])
         remedies = [each.next for each in checks if each.status is status and each.next is not None]
         return Health(
             slot=sample.name,
             status=status,
-            summary=self._summary(checks, culprit),
+            summary=summaries.summary(checks, sample, self.forecast, self.delivery, culprit, self.volume),
             checks=tuple(checks),
             next=remedies[0] if remedies and status is not Level.OK else None,
             culprit=culprit,
@@ -98,7 +98,7 @@ class _Judgement:
             inactive_seconds=self._inactive()[0],
             incidents=sample.witness.incidents if isinstance(sample.witness, Witness) else (),
             foreign_publication=self._foreign_publication,
-            advice=self._advice(),
+            advice=summaries.advice(sample),
             volume=self.volume,
         )
 
@@ -360,8 +360,8 @@ class _Judgement:
 
     def _wal_status(self) -> Check:
         threshold, status = self.thresholds.wal_status, self._kept.wal_status
-        if status is None:
-            return _unknown("wal_status", "not known", threshold)
+        if status not in WAL_STATUSES:
+            return _unknown("wal_status", f"wal_status is {status or 'not known'}", threshold)
         level = _above(
             WAL_STATUSES.index(status), Threshold(_rank(threshold.warning), _rank(threshold.critical))
         )
@@ -386,19 +386,7 @@ class _Judgement:
         if retained is None:
             return _unknown(name, "not known", threshold)
         value = retained if whole is None else retained / whole
-        return self._measured(name, value, threshold, self._kept_words(), self._disk_next())
-
-    def _kept_words(self) -> str:
-        sample, retained = self.sample, self.sample.retained
-        if retained is None:
-            return "WAL kept: not known"
-        if sample.limit is not None:
-            of = f" of {words.size(sample.limit)} ({words.share(retained / sample.limit)})"
-        elif self.volume is not None:
-            of = f", no limit, on a volume of {words.size(self.volume)} ({words.share(retained / self.volume)})"
-        else:
-            of = ", no limit"
-        return f"WAL kept {words.size(retained)}{of}"
+        return self._measured(name, value, threshold, summaries.kept(sample, self.volume), self._disk_next())
 
     def _time_to_loss(self) -> Check:
         threshold, forecast = self.thresholds.time_to_loss, self.forecast
@@ -420,24 +408,13 @@ class _Judgement:
             seconds,
             threshold.warning,
             threshold.critical,
-            self._loss_words(),
+            summaries.loss(self.sample, forecast),
             self._disk_next(),
         )
 
-    def _loss_words(self) -> str:
-        forecast = self.forecast
-        what = "lost" if forecast.basis in (None, Basis.LIMIT) else "the volume full"
-        if forecast.loss is Outlook.NOW:
-            return "lost" if self._kept.lost else f"{what} at any moment"
-        if forecast.loss is Outlook.NEVER:
-            return f"never {what} at this rate"
-        assert forecast.rates is not None  # noqa: S101 - there is no time without a rate
-        seconds = forecast.seconds_to_loss or 0.0
-        return f"{what} in about {words.duration(seconds)} at {words.rate(forecast.rates.wal)}"
-
     def _disk_next(self) -> str:
         """The step that lets WAL go, by who keeps it."""
-        culprit, name = self._culprit(), self.sample.name
+        culprit, name = culprits.find(self.sample, self.forecast), self.sample.name
         if culprit is not None and culprit.kind != "slot":
             return culprit.next
         if self._kept.lost:
@@ -445,64 +422,6 @@ class _Judgement:
         if self.sample.slot is None:
             return f"cdc-outbox init --slot {name}"
         return self._delivery_next()
-
-    def _culprit(self) -> Culprit | None:
-        """Who else keeps WAL: the transaction that holds this slot's, else a slot that keeps more than this one."""
-        sample, holder = self.sample, self.forecast.holder
-        if holder is not None:
-            return self._transaction(holder, sample.held_beyond or 0)
-        retained = sample.retained
-        others = [each for each in sample.others if each.restart_lsn is not None and not each.lost]
-        oldest = min(others, key=lambda each: each.restart_lsn or 0, default=None)
-        if oldest is None or oldest.restart_lsn is None or retained is None:
-            return None
-        kept = sample.current_lsn.bytes_since(oldest.restart_lsn)
-        if kept <= retained + 2 * sample.limits.segment:
-            return None
-        reader = "nobody reads from it" if not oldest.active else f"pid {oldest.active_pid} reads from it"
-        return Culprit(
-            kind="slot",
-            pid=oldest.active_pid,
-            gid=None,
-            slot=oldest.name,
-            user=None,
-            application=None,
-            database=oldest.database,
-            age_seconds=None,
-            query_start=None,
-            held_bytes=kept,
-            message=f'slot "{oldest.name}" keeps {words.size(kept)}, more than this one; {reader}',
-            next=f"see to the slot {oldest.name}, or drop it if nobody needs it:"
-            f" select pg_drop_replication_slot('{oldest.name}');",
-        )
-
-    def _transaction(self, holder: Transaction, held: int) -> Culprit:
-        sample = self.sample
-        age = None if holder.began is None else self._since(holder.began)
-        who = [f"user {holder.user or 'unknown'}", f"database {holder.database or 'unknown'}"]
-        who += [f"application {holder.application}"] if holder.application else []
-        who += [f"open for {words.duration(age)}"] if age is not None else ["age unknown"]
-        if holder.query_began is not None:
-            who.append(f"query since {words.moment(holder.query_began, sample.at)}")
-        one = f"pid {holder.pid}" if holder.pid is not None else f"prepared transaction '{holder.gid}'"
-        end = f"let that transaction end, or end it: select pg_terminate_backend({holder.pid});"
-        if holder.pid is None:
-            end = f"in database {holder.database}: rollback prepared '{holder.gid}'; or commit prepared"
-        return Culprit(
-            kind="transaction" if holder.pid is not None else "prepared_transaction",
-            pid=holder.pid,
-            gid=holder.gid,
-            slot=None,
-            user=holder.user,
-            application=holder.application,
-            database=holder.database,
-            age_seconds=age,
-            query_start=holder.query_began,
-            held_bytes=held,
-            message=f"{one} ({', '.join(who)}) holds {words.size(held)} of WAL that was delivered"
-            + (f"; {_GRANT}" if age is None and not sample.sees_sessions else ""),
-            next=end,
-        )
 
     def _catalog_xmin(self) -> Check:
         age, threshold = self.sample.catalog_xmin_age, self.thresholds.catalog_xmin_age
@@ -519,67 +438,6 @@ class _Judgement:
         return Check(
             name, _above(value, threshold), value, threshold.warning, threshold.critical, message, remedy
         )
-
-    # The line for a pager.
-
-    def _advice(self) -> str | None:
-        if self.sample.kept is None or self.sample.limits.slot_keep is not None:
-            return None
-        return (
-            "without max_slot_wal_keep_size a slot that nobody reads fills the disk and stops the server;"
-            " set it to what the volume can spare: alter system set max_slot_wal_keep_size = '…';"
-            " select pg_reload_conf();"
-        )
-
-    def _summary(self, checks: list[Check], culprit: Culprit | None) -> str:
-        """First what the slot and its delivery do, then what is wrong, then disk."""
-        by_name = {each.name: each for each in checks}
-        found = by_name["slot"]
-        if found.status is not Level.OK:
-            clauses = [found.message]
-            if self.sample.kept is not None and len(checks) > 1 and self.sample.retained is not None:
-                clauses.append(self._kept_words())
-            return "; ".join(clauses)
-        clauses = [self._doing(by_name)]
-        said = {
-            "slot",
-            "inactive",
-            "wal_status",
-            "retained",
-            "retained_bytes",
-            "retained_volume",
-            "time_to_loss",
-        }
-        clauses += [
-            each.message
-            for each in sorted(checks, key=lambda each: -each.status.gravity)
-            if each.name not in said and each.status in (Level.WARNING, Level.CRITICAL)
-        ]
-        if self.forecast.holder is not None and culprit is not None:
-            clauses.append(culprit.message)
-        disk = self._kept_words()
-        if self.forecast.loss in (Outlook.IN, Outlook.NOW):
-            disk = f"{disk}, {self._loss_words()}"
-        return "; ".join([*clauses, disk])
-
-    def _doing(self, by_name: dict[str, Check]) -> str:
-        sample, forecast, slot = self.sample, self.forecast, self._kept
-        if not slot.active:
-            return by_name["inactive"].message if not sample.in_recovery else "on a standby, read by nobody"
-        if self.delivery.state not in (None, "streaming"):
-            reason = f" ({self.delivery.reason})" if self.delivery.reason else ""
-            return f"{self.delivery.state}{reason}"
-        late = by_name["oldest_unacknowledged"].status in (Level.WARNING, Level.CRITICAL)
-        if forecast.caught_up is Outlook.NOW and not late:
-            return "active, caught up"
-        waiting = f"active, {words.size(sample.unconfirmed or 0)} not confirmed"
-        if late:
-            return waiting
-        if forecast.caught_up is Outlook.IN:
-            return f"{waiting}, caught up in about {words.duration(forecast.seconds_to_caught_up or 0)}"
-        if forecast.caught_up is Outlook.NEVER:
-            return f"{waiting}, never caught up at this rate"
-        return waiting
 
 
 def _good(name: str, message: str, threshold: Threshold | None = None) -> Check:

@@ -145,6 +145,15 @@ class TestRetained:
         health = judged(sample(slot=slot(wal_status=word)))
         assert check(health, "wal_status").status is status
 
+    def test_wal_status_is_named_where_nothing_else_is_as_bad(self) -> None:
+        extended = sample(slot=slot(wal_status="extended"))
+        assert "wal_status is extended; WAL kept" in judged(extended).summary
+        assert "wal_status" not in judged(extended, warning={"retained": "1%"}).summary
+
+    def test_a_wal_status_of_a_server_to_come_is_unknown(self) -> None:
+        health = judged(sample(slot=slot(wal_status="borrowed")))
+        assert (health.status, check(health, "wal_status").status) == (Level.OK, Level.UNKNOWN)
+
 
 class TestTimeToLoss:
     @pytest.mark.parametrize(
