@@ -21,7 +21,7 @@ from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch import culprit as culprits
 from cdc_outbox.watch import summary as summaries
 from cdc_outbox.watch import words
-from cdc_outbox.watch.forecast import NOISE, Outlook, keeps_up
+from cdc_outbox.watch.forecast import NOISE, Outlook
 from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
 from cdc_outbox.watch.thresholds import Threshold, Thresholds
 
@@ -336,11 +336,11 @@ class _Judgement:
         seconds = self._since(max(times) if times else self.forecast.began)
         if rates is not None and rates.wal > 0:
             # What waits is no older than the time in which so much WAL was written.
-            seconds = min(seconds, unconfirmed / rates.wal) if keeps_up(self.sample, rates) else seconds
+            seconds = min(seconds, unconfirmed / rates.wal) if self.forecast.keeps_up else seconds
         for_so_long = f"no acknowledgement for {words.duration(seconds)}{self._trouble}"
         message = f"{words.size(unconfirmed)} not confirmed, and {for_so_long}"
         check = self._measured("stalled", seconds, threshold, message, self._delivery_next())
-        if not times and check.status is Level.OK and not (rates and keeps_up(self.sample, rates)):
+        if not times and check.status is Level.OK and not self.forecast.keeps_up:
             return replace(check, status=Level.UNKNOWN, value=None)
         return check
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -30,10 +31,10 @@ NOISE: Final = 1 << 20
 """Bytes that may be unconfirmed at any time: an idle relay doesn't write its witness for less than 64 KiB."""
 
 CURRENT: Final = 30.0
-"""Seconds of WAL that a reader that keeps up may have before it: an idle one confirms every ten."""
+"""Seconds that what a reader that keeps up has before it may be old: an idle one confirms every ten."""
 
 HELD: Final = 60.0
-"""Seconds of WAL that are kept behind the confirmed position in any case.
+"""Seconds for which WAL is kept behind the confirmed position in any case.
 
 The server notes every 15 s which transactions are open, and keeps WAL from the last note that was confirmed.
 """
@@ -85,7 +86,8 @@ class Forecast:
     volume size. `left` is how many bytes there are until the loss, by that basis. `confirmed_at` is when the confirmed
     position was last seen to move, `inactive_at` since when the slot is seen inactive (None: it is active),
     `began` when the first sample was taken, `confirmed_before` the confirmed position of the sample before. `holder`
-    is the transaction, open or prepared, that holds WAL back behind the confirmed position.
+    is the transaction, open or prepared, that holds WAL back behind the confirmed position. `keeps_up`: the slot is
+    read, and what is unconfirmed is no older than half a minute.
     """
 
     rates: Rates | None
@@ -100,6 +102,7 @@ class Forecast:
     began: datetime
     confirmed_before: LSN | None
     holder: Transaction | None
+    keeps_up: bool
 
 
 class Average:
@@ -164,6 +167,7 @@ class Course:
         self._confirmed_at: datetime | None = None
         self._inactive_at: datetime | None = None
         self._open: dict[int, datetime] = {}
+        self._written: deque[tuple[datetime, LSN]] = deque()
 
     def add(self, sample: Sample) -> Forecast:
         """Take in a sample, which is later than those before, and tell what they say together.
@@ -183,10 +187,13 @@ class Course:
         candidates = [each for each in (sample.oldest, sample.oldest_prepared) if each is not None]
         self._open = {each.xid: self._open.get(each.xid, sample.at) for each in candidates}
         rates = self._averages.rates
+        self._note(sample)
         holder = self._holder(sample, candidates, rates)
+        current = keeps_up(sample, rates, self._ago(sample, CURRENT))
         left, basis = room(sample, self.volume)
-        loss, seconds_to_loss = until_lost(sample, rates, left, held=holder is not None)
-        caught_up, seconds_to_caught_up = until_caught_up(sample, rates)
+        nearing = None if rates is None else approach(sample, rates, current=current, held=holder is not None)
+        loss, seconds_to_loss = until_lost(sample, left, nearing)
+        caught_up, seconds_to_caught_up = until_caught_up(sample, rates, current=current)
         return Forecast(
             rates=rates,
             loss=loss,
@@ -200,7 +207,19 @@ class Course:
             began=began,
             confirmed_before=None if last is None else _confirmed(last),
             holder=holder,
+            keeps_up=current,
         )
+
+    def _note(self, sample: Sample) -> None:
+        """Remember where the WAL ended, for a little longer than is asked for."""
+        self._written.append((sample.at, sample.current_lsn))
+        while len(self._written) > 1 and _age(sample, self._written[1][0]) >= HELD:
+            self._written.popleft()
+
+    def _ago(self, sample: Sample, seconds: float) -> LSN | None:
+        """Where the WAL ended so many seconds ago, or a little longer; None where that wasn't seen."""
+        passed = [lsn for at, lsn in self._written if _age(sample, at) >= seconds]
+        return passed[-1] if passed else None
 
     def _holder(
         self, sample: Sample, candidates: list[Transaction], rates: Rates | None
@@ -209,16 +228,14 @@ class Course:
 
         A slot that nobody reads moves on by nothing, whatever transactions are open.
         """
-        if rates is None or sample.kept is None or not sample.kept.active or not is_held(sample, rates):
+        if rates is None or sample.kept is None or not sample.kept.active:
+            return None
+        if not is_held(sample, rates, self._ago(sample, HELD)):
             return None
         old = [
             each
             for each in candidates
-            if (
-                self._open[each.xid] < sample.at
-                if each.began is None
-                else (sample.at - each.began).total_seconds() >= YOUNG
-            )
+            if (self._open[each.xid] < sample.at if each.began is None else _age(sample, each.began) >= YOUNG)
         ]
         return max(old, key=lambda each: each.xid_age, default=None)
 
@@ -234,50 +251,65 @@ def room(sample: Sample, volume: int | None) -> tuple[int | None, Basis | None]:
     return max(0, volume - (sample.retained or 0)), Basis.VOLUME_ESTIMATED
 
 
-def is_held(sample: Sample, rates: Rates) -> bool:
-    """Whether more WAL is kept behind the confirmed position than the server always keeps for a while."""
-    beyond, limit = sample.held_beyond, sample.limit
-    if beyond is None:
+def is_held(sample: Sample, rates: Rates, passed: LSN | None) -> bool:
+    """Whether more WAL is kept behind the confirmed position than the server always keeps for a while.
+
+    `passed`: where the WAL ended that while ago. Where that isn't known, the rate tells.
+    """
+    beyond, limit, slot = sample.held_beyond, sample.limit, sample.kept
+    if beyond is None or slot is None or slot.restart_lsn is None:
         return False
-    usual = max(HELD_SEGMENTS * sample.limits.segment, HELD * rates.wal)
+    usual = float(HELD_SEGMENTS * sample.limits.segment)
+    if passed is None:
+        usual = max(usual, HELD * rates.wal)
+    elif slot.restart_lsn >= passed:
+        return False
     return beyond > (usual if limit is None else min(usual, HELD_SHARE * limit))
 
 
-def approach(sample: Sample, rates: Rates, *, held: bool) -> float:
-    """Bytes a second by which the slot nears its loss; never more than the rate of WAL."""
+def keeps_up(sample: Sample, rates: Rates | None, passed: LSN | None) -> bool:
+    """Whether the slot is read and what is unconfirmed was written within half a minute.
+
+    `passed`: where the WAL ended half a minute ago. Where that isn't known, the rate tells.
+    """
+    slot, unconfirmed = sample.kept, sample.unconfirmed
+    if slot is None or not slot.active or slot.confirmed_flush_lsn is None or unconfirmed is None:
+        return False
+    if unconfirmed <= NOISE:
+        return True
+    if passed is not None:
+        return slot.confirmed_flush_lsn >= passed
+    return rates is not None and unconfirmed <= CURRENT * rates.wal
+
+
+def approach(sample: Sample, rates: Rates, *, current: bool, held: bool) -> float:
+    """Bytes a second by which the slot nears its loss; never more than the rate of WAL.
+
+    `current`: it keeps up. `held`: a transaction holds its WAL.
+    """
     slot = sample.kept
     if slot is None or not slot.active or held:
         return rates.wal
+    if current:
+        return 0.0
     if rates.confirmed_fast is None or rates.confirmed_slow is None:
         return rates.wal
-    if keeps_up(sample, rates):
-        return 0.0
     return max(0.0, rates.wal_fast - rates.confirmed_fast, rates.wal_slow - rates.confirmed_slow)
 
 
-def keeps_up(sample: Sample, rates: Rates) -> bool:
-    """Whether the slot is read and what is unconfirmed is no more than half a minute's WAL."""
-    slot, unconfirmed = sample.kept, sample.unconfirmed
-    if slot is None or not slot.active or unconfirmed is None:
-        return False
-    return unconfirmed <= max(NOISE, CURRENT * rates.wal)
-
-
-def until_lost(
-    sample: Sample, rates: Rates | None, left: int | None, *, held: bool
-) -> tuple[Outlook, float | None]:
-    """When the slot can be lost, `left` bytes from here."""
+def until_lost(sample: Sample, left: int | None, nearing: float | None) -> tuple[Outlook, float | None]:
+    """When the slot can be lost: `left` bytes from here, at so many bytes a second."""
     slot = sample.kept
     if slot is None:
         return Outlook.UNKNOWN, None
     if slot.lost or left == 0:
         return Outlook.NOW, 0.0
-    if left is None or rates is None:
+    if left is None or nearing is None:
         return Outlook.UNKNOWN, None
-    return _until(left, approach(sample, rates, held=held))
+    return _until(left, nearing)
 
 
-def until_caught_up(sample: Sample, rates: Rates | None) -> tuple[Outlook, float | None]:
+def until_caught_up(sample: Sample, rates: Rates | None, *, current: bool) -> tuple[Outlook, float | None]:
     """When everything that is written will be confirmed, as fast as it is confirmed now."""
     slot, unconfirmed = sample.kept, sample.unconfirmed
     if slot is None or unconfirmed is None:
@@ -286,11 +318,15 @@ def until_caught_up(sample: Sample, rates: Rates | None) -> tuple[Outlook, float
         return Outlook.NOW, 0.0
     if slot.lost or not slot.active:
         return Outlook.NEVER, None
+    if current:
+        return Outlook.NOW, 0.0
     if rates is None or rates.confirmed_fast is None:
         return Outlook.UNKNOWN, None
-    if keeps_up(sample, rates):
-        return Outlook.NOW, 0.0
     return _until(unconfirmed, max(0.0, rates.confirmed_fast - rates.wal_fast))
+
+
+def _age(sample: Sample, at: datetime) -> float:
+    return (sample.at - at).total_seconds()
 
 
 def _until(size: int, rate: float) -> tuple[Outlook, float | None]:

@@ -177,6 +177,60 @@ class TestRead:
         assert (found.loss, found.caught_up) == (Outlook.NEVER, Outlook.NOW)
 
 
+class TestAfterAQuietNight:
+    """The averages are slow to believe in a burst; what was seen half a minute ago is better."""
+
+    def burst(self, confirmed: int) -> Forecast:
+        """Forty seconds of 50 MiB a second after hours of nothing; so much of it confirmed."""
+        followed = Course()
+        for minute in range(200):
+            followed.add(at(minute * 60.0, written=0, active=True))
+        for second in range(0, 41, 4):
+            moved = min(confirmed, second * 50 * MIB)
+            last = followed.add(
+                at(
+                    199 * 60.0 + second,
+                    written=second * 50 * MIB,
+                    confirmed=moved,
+                    restart=moved,
+                    active=True,
+                    limit=8192 * MIB,
+                )
+            )
+        return last
+
+    def test_a_reader_that_is_ten_seconds_behind_is_no_alarm(self) -> None:
+        found = self.burst(1500 * MIB)
+        assert found.keeps_up
+        assert (found.loss, found.caught_up) == (Outlook.NEVER, Outlook.NOW)
+
+    def test_a_reader_that_is_more_than_half_a_minute_behind_is(self) -> None:
+        found = self.burst(300 * MIB)
+        assert not found.keeps_up
+        assert found.loss is Outlook.IN
+
+    def test_what_is_held_for_less_than_a_minute_is_nobodys_fault(self) -> None:
+        followed = Course()
+        for minute in range(200):
+            followed.add(at(minute * 60.0, written=0, active=True, oldest=HOLDER))
+        known: dict[str, Any] = {"active": True, "limit": 8192 * MIB, "oldest": HOLDER}
+        seconds = range(4, 101, 4)
+        held = [
+            followed.add(
+                at(
+                    199 * 60.0 + second,
+                    written=second * 50 * MIB,
+                    confirmed=second * 50 * MIB,
+                    restart=min(second, 8) * 50 * MIB,
+                    **known,
+                )
+            ).holder
+            for second in seconds
+        ]
+        since = next(second for second, holder in zip(seconds, held, strict=True) if holder is not None)
+        assert 68 <= since <= 76
+
+
 class TestHeld:
     def held(self, **changes: Any) -> Forecast:
         known = {"active": True, "restart": 0, "oldest": HOLDER, **changes}
