@@ -280,7 +280,8 @@ class Chart {
         ? `${name}: ${this.format(values.at(-1))} now, at most ${this.format(Math.max(...values))}`
         : `${name}: nothing known`;
     });
-    set(this.plot, "aria-label", `${this.title} over the last hour. ${words.join("; ")}.`);
+    const span = duration((this.until - this.from) / 1000);
+    set(this.plot, "aria-label", `${this.title} over the last ${span}. ${words.join("; ")}.`);
   }
 }
 
