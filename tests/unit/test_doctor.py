@@ -12,8 +12,9 @@ import pytest
 
 from cdc_outbox.doctor import relay, text
 from cdc_outbox.doctor.check import MAY_PASS, SET_UP, Check, Findings, Status
+from cdc_outbox.doctor.endurance import Endurance
 from cdc_outbox.doctor.facts import Facts
-from cdc_outbox.doctor.hosting import Signs
+from cdc_outbox.doctor.hosting import Signs, detect
 from cdc_outbox.doctor.kafka import KafkaSide
 from cdc_outbox.doctor.outbox import Outbox
 from cdc_outbox.doctor.postgresql import PostgresSide
@@ -21,6 +22,7 @@ from cdc_outbox.doctor.report import Report
 from cdc_outbox.errors import PostgresUnavailable, SlotMissing, UsageError
 from cdc_outbox.event import Encoded
 from cdc_outbox.kafka.inspection import Broker, Topic
+from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.settings.secret import Redactor
 from tests.servers.cache import CHECKOUT
 from tests.unit.test_kafka_client import settings as kafka_settings
@@ -261,6 +263,11 @@ FACTS = Facts(
 )
 
 
+def endurance(version: int = 180004, found: Slot | None = None, **facts: Any) -> Endurance:
+    known = Facts(**{**{name: getattr(FACTS, name) for name in Facts.__slots__}, **facts})
+    return Endurance(known, findings("postgres"), detect(known.signs), version, "outbox_slot", found)
+
+
 def server(version: int = 180004, host: str = "db", pid: int = 7, **facts: Any) -> PostgresSide:
     """PostgreSQL's side with a connection of which only these are known."""
     conn = SimpleNamespace(
@@ -307,17 +314,17 @@ class TestServer:
         ],
     )
     def test_clocks(self, began: float, ended: float, words: str) -> None:
-        made = server()
+        made = endurance()
         made.clock(began, ended)
         assert words in only(made.findings).message
 
     def test_a_provider_s_own_ways(self) -> None:
-        made = server(
+        made = endurance(
             settings={"max_slot_wal_keep_size": "-1"}, signs=Signs(roles=frozenset({"neon_superuser"}))
         )
         made.retention()
         assert "Neon removes a slot" in only(made.findings).message
-        made = server(physical={"s": True}, signs=Signs(functions=frozenset({"aurora_version"})))
+        made = endurance(physical={"s": True}, signs=Signs(functions=frozenset({"aurora_version"})))
         made.failover()
         assert only(made.findings).status is Status.OK
 
