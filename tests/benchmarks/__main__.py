@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from tests.benchmarks import drain, latency, memory, restart
+from tests.benchmarks import drain, latency, memory, restart, watched
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.ground import Ground
 from tests.benchmarks.report import against, mib, table
@@ -165,6 +165,29 @@ def latencies(ground: Ground) -> Document:
     return {"figures": [asdict(each) for each in figures]}
 
 
+def watch(ground: Ground) -> Document:
+    """What the watch costs a drain: at most 2 % of its speed and of its CPU."""
+    shape = shapes(OPTIONS)["drain"]
+    ground.topics(shape)
+    with Backlog(ground.postgres) as backlog:
+        backlog.fill(shape)
+        cost = watched.compare(ground, backlog, shape, repeat=OPTIONS.repeat)
+    say(
+        table(
+            f"{shape.name}, with the watch on and scraped each second, and without",
+            ("", "events/s", "CPU µs/event", "peak"),
+            [
+                (each.reader, f"{each.rate:,.0f}", f"{each.cpu_us:.2f}", mib(each.peak_bytes))
+                for each in (cost.watched, cost.unwatched)
+            ],
+        )
+    )
+    say(f"\nof the speed without: {against(cost.rate, 0.98, least=True)}")
+    say(f"of the CPU without: {against(cost.cpu, 1.02, least=False)}")
+    figures = [drain.document(each) for each in (cost.watched, cost.unwatched)]
+    return {"rate": round(cost.rate, 3), "cpu": round(cost.cpu, 3), "figures": figures}
+
+
 def memories(ground: Ground) -> Document:
     """Resident memory, steady and at its peaks."""
     peaks = [
@@ -211,6 +234,7 @@ PARTS: dict[str, Callable[[Ground], Document]] = {
     "wide": lambda ground: drains(ground, "wide"),
     "polling": polling,
     "latency": latencies,
+    "watch": watch,
     "memory": memories,
     "start": starts,
 }

@@ -87,16 +87,19 @@ def document(figures: Figures) -> dict[str, object]:
 
 
 def relay(
-    ground: Ground, backlog: Backlog, shape: Shape, socket: str, flags: tuple[str, ...] = ()
+    ground: Ground,
+    backlog: Backlog,
+    shape: Shape,
+    socket: str,
+    flags: tuple[str, ...] = (),
+    start: Callable[..., RelayProcess] = RelayProcess,
 ) -> Figures:
     """`cdc-outbox start`, from its first append to its last."""
     offsets = Offsets(ground.kafka, shape.topics, shape.partitions)
     before = offsets.ends()
     began = time.time()
     with backlog.slot() as slot, Watch() as watch:
-        process = RelayProcess(
-            ground.dsn(backlog.name, socket), ground.kafka.bootstrap, slot=slot, flags=flags
-        )
+        process = start(ground.dsn(backlog.name, socket), ground.kafka.bootstrap, slot=slot, flags=flags)
         try:
             usage = watch.add(process.pid)
             walsender = _walsender(watch, backlog, slot, lambda: None if process.running else process.text())

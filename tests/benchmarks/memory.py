@@ -44,9 +44,10 @@ def idle(ground: Ground, seconds: float = 15.0) -> Peak:
                 began = time.monotonic()
                 backlog.fill(shape)
                 eventually(lambda done=done: offsets.count(before) >= done, 30, "the event")  # type: ignore[misc]
-                process.get("/readyz")
+                for path in ("/readyz", "/healthz", "/metrics", "/status"):
+                    process.get(path)
                 eventually(lambda began=began: time.monotonic() - began >= 1, 5)  # type: ignore[misc]
-            return Peak("steady, one event a second, with HTTP", memory(process.pid, "VmRSS"), 48 * MIB)
+            return Peak("steady, one event and one scrape a second", memory(process.pid, "VmRSS"), 48 * MIB)
         finally:
             process.close()
 

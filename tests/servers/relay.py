@@ -64,11 +64,12 @@ class RelayProcess:
         env: Mapping[str, str] | None = None,
         http: bool = True,
         command: str = "start",
+        module: str = "cdc_outbox",
         cwd: Path | None = None,
     ) -> None:
         """Start the process. `http` opens a port of its own, for `state()`; `flags` go at the end."""
         self.http_port = free_port() if http else None
-        arguments = [sys.executable, "-m", "cdc_outbox", command]
+        arguments = [sys.executable, "-m", module, command]
         arguments += ["--bootstrap-servers", bootstrap, "--slot", slot, "--log-format", "json"]
         if table is not None:
             arguments += ["--table", table]
