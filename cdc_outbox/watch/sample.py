@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
+from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import publication as publications
 from cdc_outbox.postgres import witness as witnesses
@@ -226,6 +227,9 @@ _WITNESS: Final[LiteralString] = """
 """
 _NONE: Final[LiteralString] = "null"
 
+_NO_MORE: Final = ("42P01", "42703", "42501")
+"""SQLSTATEs of a table or column that isn't there, and of a right that isn't."""
+
 
 async def take(
     conn: Connection,
@@ -241,14 +245,17 @@ async def take(
     `before` is the sample before this one on the same server: what it showed to be readable (the witness row, the
     size of pg_wal) is read this time. `within`: seconds that the server has to answer.
 
-    Raises what `execute` raises; SetupError where the witness row can't be read.
+    Where that can't be read any more, because a table was dropped or a right withdrawn, it is left out again.
+    Raises what `execute` raises; SetupError where the witness row can't be understood.
     """
-    rows = await publications.consistent(
-        conn,
-        query(conn.info.server_version, before),
-        parameters(name, publication, tables),
-        within=within,
-    )
+    wanted = parameters(name, publication, tables)
+    try:
+        text = query(conn.info.server_version, before)
+        rows = await publications.consistent(conn, text, wanted, within=within)
+    except CdcOutboxError as error:
+        if before is None or getattr(error.__cause__, "sqlstate", None) not in _NO_MORE:
+            raise
+        return await take(conn, name, publication, tables, within=within)
     return _read(name, publication, tuple(tables), rows[0], asked_witness=_asks_witness(before))
 
 

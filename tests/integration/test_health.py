@@ -314,6 +314,23 @@ class TestWatch:
         assert shown.rstrip().endswith(b"\x1b[?25h")
         assert ready.slot.encode() in shown
 
+    def test_a_witness_table_that_goes_meanwhile_is_missed_and_nothing_else(self, ready: Examined) -> None:
+        def position(document: dict[str, Any]) -> str:
+            return next(str(each["status"]) for each in document["checks"] if each["name"] == "position")
+
+        with self.watching(ready, "--json", stdout=subprocess.PIPE) as process:
+            said = process.stdout
+            assert said is not None
+            assert position(json.loads(said.readline())) == "ok"
+            ready.sql(SQL("drop table cdc_outbox_witness"))
+            document = eventually(
+                lambda: (each := json.loads(said.readline())) and position(each) == "unknown" and each, 60
+            )
+            assert document
+            assert document["status"] == "ok"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+
     def test_a_server_that_goes_and_comes_back(
         self, make_postgres: Callable[..., PostgresServer], slot: str
     ) -> None:
