@@ -323,7 +323,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "http.token_file",
         FilePath("/run/secrets/cdc-outbox-token"),
-        "A file with the token that opens the status page to other machines.",
+        "A file with the token for /healthz, /metrics and /status; read anew when it changes.",
     ),
     Setting(
         "health.warning",
