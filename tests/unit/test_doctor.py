@@ -22,6 +22,7 @@ from cdc_outbox.doctor.report import Report
 from cdc_outbox.errors import PostgresUnavailable, SlotMissing, UsageError
 from cdc_outbox.event import Encoded
 from cdc_outbox.kafka.inspection import Broker, Topic
+from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.settings.secret import Redactor
 from tests.servers.cache import CHECKOUT
@@ -317,6 +318,21 @@ class TestServer:
         made = endurance()
         made.clock(began, ended)
         assert words in only(made.findings).message
+
+    @pytest.mark.parametrize(
+        ("state", "words", "remedy"),
+        [
+            ("28000", "no pg_hba.conf entry for host", "hostssl app relay ADDRESS/32"),
+            ("08P01", "unsupported startup parameter: replication", "not a pooler's"),
+            ("42501", "permission denied to start WAL sender", "alter role relay replication;"),
+            ("53300", "number of requested standby connections exceeds max_wal_senders", None),
+        ],
+    )
+    def test_a_replication_connection_that_is_refused(
+        self, state: str, words: str, remedy: str | None
+    ) -> None:
+        told = server().way_in(sqlstate.error(state, "connect", words, role="relay"))
+        assert (told is None) if remedy is None else (remedy in (told or ""))
 
     def test_a_provider_s_own_ways(self) -> None:
         made = endurance(
