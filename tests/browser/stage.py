@@ -19,6 +19,8 @@ class Stage:
         self.code = 200
         self.token: str | None = None
         self.asked: list[str] = []
+        self.awake = threading.Event()
+        self.awake.set()
         self._port = free_port()
         self._server: ThreadingHTTPServer | None = None
 
@@ -58,12 +60,14 @@ class Stage:
             return 200, *served()[path]
         if path != "/status":
             return 404, "application/json", b"{}"
+        self.awake.wait()
         if self.token is not None and authorization != f"Bearer {self.token}":
             return 401, "application/json", b"{}"
         return self.code, "application/json", json.dumps(self.status).encode()
 
     def leave(self) -> None:
         """Stop listening: the relay is gone."""
+        self.awake.set()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

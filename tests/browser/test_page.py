@@ -242,6 +242,14 @@ def test_a_relay_that_is_gone_is_said_with_its_time_and_comes_back(show, stage: 
     assert page.find(".sign .ok").is_displayed()
 
 
+def test_a_relay_that_is_frozen_is_as_good_as_gone(show, stage: Stage):
+    page = show(scenes.healthy())
+    stage.awake.clear()
+    page.sees("The relay has not answered since", "#lost-title", timeout=30)
+    stage.awake.set()
+    page.sees("live", "#live", timeout=25)
+
+
 def test_one_question_without_an_answer_is_no_alarm(show, stage: Stage):
     page = show(scenes.healthy())
     stage.code = 500

@@ -82,3 +82,11 @@ def test_they_ask_only_for_metrics_that_the_relay_has():
 def test_a_query_that_is_none_is_refused(tmp_path: Path):
     with pytest.raises(AssertionError, match="parse error"):
         check_queries({"here": "sum by ("}, tmp_path)
+
+
+def test_the_example_of_a_configuration_is_one(tmp_path: Path):
+    page = (RUNBOOKS.parent / "watch-with-prometheus.md").read_text()
+    (example,) = re.findall(r"<!-- config: prometheus.yml -->\n```yaml\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "prometheus.yml"
+    file.write_text(example)
+    promtool("check", "config", "--syntax-only", file)
