@@ -52,29 +52,32 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
     told = document.get("delivery")
     told = told if isinstance(told, dict) else {}
     seconds = _seconds(told.get("oldest_unacknowledged_seconds"))
-    errors = document.get("errors")
-    last = errors[-1] if isinstance(errors, list) and errors and seconds else None
-    last = last if isinstance(last, dict) else {}
+    reason, last = _text(document.get("reason")), _last_error(document, seconds or 0.0)
+    trouble = _text(last.get("error"))
     return Delivery(
         oldest_unacknowledged_seconds=seconds,
         last_acknowledged_at=_time(told.get("last_acknowledged_at")),
         state=_text(document.get("state")),
-        reason=_text(document.get("reason")),
-        trouble=_text(last.get("error")) if _since(last.get("at"), seconds or 0) else None,
-        next=_text(last.get("next")) if _since(last.get("at"), seconds or 0) else None,
+        reason=reason,
+        trouble=trouble if trouble != reason else None,
+        next=_text(last.get("next")),
     )
+
+
+def _last_error(document: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The relay's last error, if it came while what waits has waited; it says one that lasts again in a minute."""
+    errors = document.get("errors")
+    last = errors[-1] if isinstance(errors, list) and errors else None
+    at = _time(last.get("at")) if isinstance(last, dict) else None
+    if not seconds or at is None or not isinstance(last, dict):
+        return {}
+    return last if datetime.now(UTC) - at < timedelta(seconds=seconds + REPEATED) else {}
 
 
 def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         return None
     return float(value)
-
-
-def _since(at: object, seconds: float) -> bool:
-    """Whether an error came while what waits has waited; the relay repeats one that lasts once a minute."""
-    moment = _time(at)
-    return moment is not None and datetime.now(UTC) - moment < timedelta(seconds=seconds + REPEATED)
 
 
 def _time(text: object) -> datetime | None:

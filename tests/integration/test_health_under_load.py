@@ -306,11 +306,12 @@ def test_a_broker_that_is_away_stalls_delivery_and_the_relay_says_so(
     assert "the oldest commit without an acknowledgement is" in stalled.headline
     assert stalled.document["delivery"]["oldest_unacknowledged_seconds"] >= 2
     assert "caught up" not in stalled.headline
-    eventually(
-        lambda: kafka.bootstrap in examined.run(*limits, env=asked).stdout.splitlines()[0],
-        90,
-        "why, by the relay",
-    )
+    owed = "Kafka has owed us a confirmation"
+    eventually(lambda: owed in examined.run(*limits, env=asked).stdout, 60, "why, by the relay")
+    named = examined.look(*limits, env=asked)
+    assert named.headline.count(owed) == 1
+    assert named.document["delivery"]["state"] == "held"
+    assert "check that the brokers run" in named.next
     # Another slot's relay says nothing of this one.
     other = examined.look(env=asked, slot="nowhere")
     assert other.document["delivery"]["oldest_unacknowledged_seconds"] is None

@@ -102,6 +102,18 @@ def test_why_it_waits_by_an_error_of_that_time() -> None:
     assert told(5, 400) is None
 
 
+def test_what_is_the_reason_already_isnt_said_twice() -> None:
+    document = {
+        "slot": "a",
+        "reason": "no broker answers",
+        "delivery": {"oldest_unacknowledged_seconds": 5},
+        "errors": [{"at": datetime.now(UTC).isoformat(), "error": "no broker answers", "next": "start one"}],
+    }
+    found = inquiry.delivery(document, "a")
+    assert found is not None
+    assert (found.reason, found.trouble, found.next) == ("no broker answers", None, "start one")
+
+
 @pytest.mark.parametrize(
     "told",
     [
