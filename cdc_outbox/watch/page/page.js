@@ -514,7 +514,7 @@ async function ask() {
   clearTimeout(timer);
   const token = sessionStorage.getItem(TOKEN);
   try {
-    const answer = await fetch("/status", {
+    const answer = await fetch("status", {
       headers: token ? { Authorization: `Bearer ${token}` } : {},
       cache: "no-store",
       signal: AbortSignal.timeout(PATIENCE),
