@@ -68,7 +68,7 @@ class Answers:
         self._redact = redact
         self._loopback = loopback
         self._token = token
-        self._files = page.served() if loopback or token is not None else {}
+        self._shows = loopback or token is not None
         self._open: dict[str, Callable[[], Answer]] = {"/livez": self._livez, "/readyz": self._readyz}
         self._guarded: dict[str, Callable[[], Answer]] = {
             "/healthz": self._healthz,
@@ -100,14 +100,16 @@ class Answers:
         path = request.path
         if path in self._open:
             return self._open[path]()
-        if file := self._files.get(path):
-            return Answer(200, file.content, file.media_type, page.POLICY)
-        if path not in self._guarded and path not in page.served():
+        guarded = path in self._guarded
+        file = None if guarded else page.served().get(path)
+        if not guarded and file is None:
             return _said(404, error=f"there are {', '.join((*self._open, *self._guarded, '/'))}")
-        if path not in ("/healthz", "/metrics") and not self._files:
+        if (file is not None or path == "/status") and not self._shows:
             return _said(
                 403, error="the status page is off: others than this machine may ask, and no token is set"
             )
+        if file is not None:
+            return Answer(200, file.content, file.media_type, page.POLICY)
         if self._token is not None and not self._token.matches(request.only("authorization")):
             return _said(
                 401, {"WWW-Authenticate": 'Bearer realm="cdc-outbox"'}, error="the token is missing or wrong"
