@@ -39,7 +39,7 @@ FRESH: Final = 10.0
 """Seconds after which a sample tells nothing of now."""
 
 SOON: Final = 0.5
-"""Seconds until the next try after one that failed: the session may have ended under it."""
+"""Seconds until the next try after a session that ended under one."""
 
 
 class Sampler:
@@ -55,6 +55,7 @@ class Sampler:
         self._health: Health | None = None
         self._taken = self._began = time.monotonic()
         self._failed = ""
+        self._error: CdcOutboxError | None = None
         self.forecast: Forecast | None = None
 
     @property
@@ -70,11 +71,13 @@ class Sampler:
         age = time.monotonic() - self._taken
         if self._sample is None and age < FRESH:
             return None
-        reason = f": {self._status.reason}" if self._status.reason else ""
-        error = PostgresUnavailable(
-            f"the relay could not ask PostgreSQL for {age:.0f} s{reason}",
-            next=self._status.errors[-1].next if self._status.errors else "see the relay's log",
-        )
+        error = self._error
+        if error is None:
+            reason = f": {self._status.reason}" if self._status.reason else ""
+            error = PostgresUnavailable(
+                f"the relay could not ask PostgreSQL for {age:.0f} s{reason}",
+                next=self._status.errors[-1].next if self._status.errors else "see the relay's log",
+            )
         return unreachable(self._status.slot, error, last=self._sample)
 
     async def run(self) -> None:
@@ -85,9 +88,7 @@ class Sampler:
                 await self._status.connected.wait()
                 await self._take()
             except CdcOutboxError as error:
-                if _log.is_debug():
-                    _log.debug("no sample", error=str(error), next=error.next)
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(self._missed(error))
             except Exception as error:
                 if repr(error) != self._failed:
                     self._failed = repr(error)
@@ -95,6 +96,17 @@ class Sampler:
                 await asyncio.sleep(EVERY)
             else:
                 await asyncio.sleep(max(SOON, began + EVERY - time.monotonic()))
+
+    def _missed(self, error: CdcOutboxError) -> float:
+        """There is no sample: the session ended under it, or the server refused. Seconds until the next try."""
+        admission = self._status.admission
+        if admission is None or admission.control.lost.done():
+            self._error = None
+            return SOON
+        if self._error is None or str(self._error) != str(error):
+            _log.warning("no sample of the slot", error=str(error), next=error.next)
+        self._error = error
+        return EVERY
 
     async def _take(self) -> None:
         admission, postgres = self._status.admission, self._settings.postgres
@@ -112,7 +124,7 @@ class Sampler:
             )
         )
         self.forecast = self._course.add(sample)
-        self._sample, self._taken = sample, time.monotonic()
+        self._sample, self._taken, self._error = sample, time.monotonic(), None
         self._health = judge(sample, self.forecast, self._thresholds, self._delivery())
         for crossing in self._alarms.look(self._health):
             self._say(crossing)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable
 from cdc_outbox.settings import load
 from cdc_outbox.state import State, Status
 from cdc_outbox.watch import sample as samples
@@ -39,6 +40,7 @@ class Played:
         self.answer: Callable[[], Sample] = sample
         self.judged: Health = health()
         self.asked = 0
+        self.lost = False
         self.status = Status("outbox_slot")
         self.sampler = Sampler(SETTINGS, self.status)
 
@@ -52,6 +54,8 @@ class Played:
 
     def connect(self) -> None:
         class Control:
+            lost = SimpleNamespace(done=lambda: self.lost)
+
             async def run(self, query: Callable[[object], Coroutine[Any, Any, Sample]]) -> Sample:
                 return await query(None)
 
@@ -123,11 +127,28 @@ def test_a_session_that_ends_under_it_is_no_news(played: Played, caplog: pytest.
         raise PostgresUnavailable("the control connection was lost", next="wait")
 
     played.connect()
-    played.answer = gone
+    played.answer, played.lost = gone, True
     played.run(lambda: played.asked > 3)
     assert not caplog.records
     played.answer = sample
     played.run(lambda: played.sampler.fresh)
+
+
+def test_a_server_that_refuses_to_tell_is_one_line_and_the_healths_reason(
+    played: Played, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> Sample:
+        raise MissingRight("permission denied for function pg_current_wal_lsn", next="grant it")
+
+    played.connect()
+    played.answer = refused
+    played.run(lambda: played.asked > 3)
+    (line,) = caplog.records
+    assert line.__dict__["fields"]["next"] == "grant it"
+    age(monkeypatch)
+    said = played.sampler.health
+    assert said is not None
+    assert "permission denied" in said.summary
 
 
 def test_a_fault_of_its_own_is_one_line_and_no_end(played: Played, caplog: pytest.LogCaptureFixture) -> None:
