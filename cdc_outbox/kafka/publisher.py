@@ -58,16 +58,6 @@ WORTH_SENDING: Final = 64 * 1024
 MOST_GATHERED: Final = 4 * 1024 * 1024
 """Bytes that are worth a request in any case."""
 
-LEAN_REQUEST: Final = 448 * 1024
-"""Bytes of a request as long as the brokers answer soon.
-
-The client copies a request several times, and blocks beyond `memory.LARGE` are fresh pages each time: with requests
-of some MB that was a fifth of the relay's CPU time in a backlog.
-"""
-
-SOON: Final = 0.01
-"""Seconds: a broker that takes longer gets larger requests, since only one at a time is on its way to it."""
-
 WATCH: Final = 1.0
 """Seconds between looks at what the cluster says of our topics."""
 
@@ -176,8 +166,7 @@ class KafkaPublisher:
         self._progress = asyncio.Event()
         self._out: dict[Batch, float] = {}
         self._out_bytes = 0
-        self._largest_request = client.request_size(settings)
-        self.request_bytes = min(LEAN_REQUEST, self._largest_request)
+        self._request = client.request_size(settings)
         self._crowded: deque[Lane] = deque()
         self._patience = 0.0
         self._round_started = 0.0
@@ -354,7 +343,7 @@ class KafkaPublisher:
     def _send_crowded(self) -> None:
         """Send from the lanes that are free and have something to send, as much as a request may hold."""
         crowded = self._crowded
-        while crowded and (not self._out or self._out_bytes + crowded[0].full[0].bytes <= self.request_bytes):
+        while crowded and (not self._out or self._out_bytes + crowded[0].full[0].bytes <= self._request):
             lane = crowded.popleft()
             self._send(lane, lane.full.popleft())
 
@@ -429,7 +418,6 @@ class KafkaPublisher:
         self._out_bytes -= batch.bytes
         self._out_events -= batch.count
         since = self._out.pop(batch)
-        self._pace(time.monotonic() - since)
         commits_us = batch.mark.committed_us, batch.closed_us
         self._tally.confirmed(lane.topic, batch.count, batch.size, since=since, commits_us=commits_us)
         lane.out = None
@@ -440,13 +428,6 @@ class KafkaPublisher:
         self._send_crowded()
         self._flush()
         self._progress.set()
-
-    def _pace(self, took: float) -> None:
-        """Fit the size of requests to the seconds that the last one took."""
-        if took > SOON:
-            self.request_bytes = min(self.request_bytes * 2, self._largest_request)
-        elif self.request_bytes > LEAN_REQUEST:
-            self.request_bytes = max(self.request_bytes // 2, LEAN_REQUEST)
 
     def _rejected(self, batch: Batch, error: BaseException) -> None:
         lane = batch.lane

@@ -7,10 +7,12 @@ ever waiting inside, and writes status updates. The confirmed position is one mo
 libpq reads at most a buffer's worth a call, hence `receive()` after the frames that it brought were taken, until it
 brings nothing. https://www.postgresql.org/docs/current/protocol-replication.html
 
-Over TLS a buffer with too little room would leave the rest of a record with OpenSSL, where it makes no socket readable
-(libpq 17.2, say; 18.6 takes it along). Room for a known frame is made in time, so that a buffer that is full holds
-a whole one; while no more than a piece of a frame's header is there, the buffer has to have room for the largest
-record. It never shrinks, so it is widened once.
+The buffer has 16 KiB at first and never shrinks, so it is widened once, for two reasons. All that a Unix socket holds
+then comes with one call, and the walsender fills it again while we work: with short calls it slept until the
+socket was nearly empty. And over TLS a buffer with too little room would leave the rest of a record with OpenSSL, where
+it makes no socket readable (libpq 17.2, say; 18.6 takes it along). Room for a known frame is made in time, so that a
+buffer that is full holds a whole one; while no more than a piece of a frame's header is there, the buffer has to have
+room for the largest record.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 REPLY_SPACING: Final = 0.1
 """Seconds between answers to keepalives that ask for one: a server that shuts down asks thousands of times a second."""
 
-_WIDE: Final = "select repeat(' ', 32768)"
-"""An answer for which libpq widens its buffer, of 16 KiB at first, to more than a TLS record and a header."""
+_WIDE: Final = "select pg_catalog.repeat(' ', 200000)"
+"""An answer for which libpq widens its buffer to 256 KiB: more than a Unix socket holds, or a TLS record."""
 
 _STORM: Final = 50
 """Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down."""
@@ -102,8 +104,7 @@ class ReplicationStream:
         """
         self._slot = slot
         pgconn = self._pgconn
-        if pgconn.ssl_in_use:
-            await execute(self._connection, _WIDE, stage="start")
+        await execute(self._connection, _WIDE, stage="start")
         pgconn.nonblocking = 1
         pgconn.send_query(start_command(slot, publication))
         while pgconn.flush():

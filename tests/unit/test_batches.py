@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
-from cdc_outbox.kafka import client
 from cdc_outbox.kafka import publisher as module
 from tests.unit.staged import Stage, T, play
 
@@ -95,21 +94,6 @@ def test_no_more_is_out_than_a_request_may_hold() -> None:
         assert stage.ledger.confirmable == stage.lsn + 1
 
     play(scene, "max.request.size=2000", "batch.size=1000")
-
-
-def test_requests_grow_while_the_brokers_take_their_time_and_shrink_again() -> None:
-    async def scene(stage: Stage) -> None:
-        sizes = []
-        for soon in (-1.0, -1.0, -1.0, -1.0, -1.0, 60.0, 60.0, 60.0):
-            stage.row()
-            await stage.flush()
-            with mock.patch.object(module, "SOON", soon):
-                await stage.reply()
-            sizes.append(stage.publisher.request_bytes)
-        lean, most = module.LEAN_REQUEST, client.REQUEST_BYTES
-        assert sizes == [2 * lean, 4 * lean, 8 * lean, most, most, most // 2, most // 4, most // 8]
-
-    play(scene)
 
 
 def test_nothing_behind_an_open_batch_is_confirmable() -> None:
