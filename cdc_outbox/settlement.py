@@ -41,6 +41,9 @@ FIRST: Final = 0.25
 """Seconds until a session's first round: what was delivered in the session before is passed over at once, and may have
 waited long for its confirmation."""
 
+QUERIES: Final = 3
+"""In a round under load: two of the guard, and the witness row."""
+
 IDLE_STEP: Final = 64 * 1024
 """Bytes of foreign WAL that are worth a witness row."""
 
@@ -87,13 +90,22 @@ class Settlement:
         now = asyncio.get_running_loop().time
         due = now() + min(FIRST, self._interval)
         while True:
-            await asyncio.wait({self._admission.control.lost}, timeout=max(0.0, due - now()))
+            await self._pause(due)
             due = now() + self._interval
             # A round isn't cut in the middle: `finish` awaits its end, and `close` cuts what is left of it.
             self._current = asyncio.create_task(self._settle_with_control(), name="settlement round")
             await asyncio.shield(self._current)
             if self._target is not None and self._settled >= self._target:
                 caught_up.set()
+
+    async def _pause(self, due: float) -> None:
+        """Wait for the next round. What others ask meanwhile puts it off: three queries an interval are all we may ask."""
+        control, now = self._admission.control, asyncio.get_running_loop().time
+        asked = control.asked
+        while not control.lost.done() and (left := due - now()) > 0:
+            await asyncio.wait({control.lost}, timeout=left)
+            due += (control.asked - asked) * self._interval / QUERIES
+            asked = control.asked
 
     async def finish(self, *, within: float) -> bool:
         """The last round: whatever is settled by now is confirmed. Whether that was done in `within` seconds."""

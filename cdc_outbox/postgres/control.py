@@ -35,6 +35,8 @@ class Control:
         self.connection = connection
         self.lost: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
         """Resolves to the reason as soon as the connection has ended."""
+        self.asked = 0
+        """How often something was asked here."""
         self._lock = asyncio.Lock()
         self._sqlstate: str | None = None
         connection.add_notice_handler(self._notice)
@@ -53,6 +55,7 @@ class Control:
             if self.lost.done():
                 raise self.lost.result()
             self._unwatch()
+            self.asked += 1
             try:
                 return await query(self.connection)
             except Error as error:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.offsets import Offsets
 from tests.benchmarks.usage import memory
+from tests.servers.cache import CHECKOUT
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import eventually
 
@@ -28,14 +33,25 @@ class Peak:
     bar: int
 
 
+@contextmanager
+def without_extras() -> Iterator[dict[str, str]]:
+    """An environment in which the relay finds what it needs, and no extra (the client loads codecs, used or not)."""
+    with tempfile.TemporaryDirectory() as hidden:
+        Path(hidden, "cramjam.py").write_text("raise ImportError\n")
+        yield {"PYTHONPATH": f"{hidden}:{CHECKOUT}"}
+
+
 def idle(ground: Ground, seconds: float = 15.0) -> Peak:
-    """What is resident once it streams, after a while of one small event a second."""
+    """What is resident once it streams, without extras, after a while of one small event a second."""
     shape = Shape("idle", 1, kind=f"idle-{secrets.token_hex(2)}", partitions=4)
     ground.topics(shape)
     offsets = Offsets(ground.kafka, shape.topics, shape.partitions)
-    with Backlog(ground.postgres) as backlog:
+    with Backlog(ground.postgres) as backlog, without_extras() as environment:
         process = RelayProcess(
-            ground.postgres.socket_dsn(backlog.name), ground.kafka.bootstrap, slot=backlog.origin
+            ground.postgres.socket_dsn(backlog.name),
+            ground.kafka.bootstrap,
+            slot=backlog.origin,
+            env=environment,
         )
         try:
             process.wait_state("streaming", timeout=30)

@@ -22,11 +22,14 @@ from tests.servers.wait import eventually
 LogRecord = dict[str, Any]
 
 # What a developer's own shell may hold must not reach the relay under test.
-_FOREIGN = ("CDC_OUTBOX_", "PG", "KAFKA_", "DATABASE_URL")
+_FOREIGN = ("CDC_OUTBOX_", "PG", "KAFKA_", "DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our environment without any setting of the relay, of libpq or of Kafka, plus `extra`."""
+    """Our environment without any setting of the relay, of libpq or of Kafka, plus `extra`.
+
+    Python may keep its bytecode, as in any installation.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     environment["PYTHONPATH"] = str(CHECKOUT)
     environment["PYTHONUNBUFFERED"] = "1"

@@ -13,7 +13,7 @@ from cdc_outbox import ddl
 PLACEHOLDERS = {
     "outbox": {"table"},
     "witness": set[str](),
-    "publication": {"publication", "tables"},
+    "publication": {"name", "tables"},
     "role": {"role_name"},
     "grants": {"role", "role_name"},
     "slot": {"slot", "failover", "timeout"},
@@ -34,8 +34,8 @@ def test_a_hostile_name_stays_a_name(name: str) -> None:
         sql.SQL(ddl.read(name))
         .format(
             table=sql.Identifier(hostile),
-            publication=sql.Identifier(hostile),
-            tables=sql.Identifier(hostile),
+            name=sql.Literal(hostile),
+            tables=sql.Literal(hostile),
             role=sql.Identifier(hostile),
             role_name=sql.Literal(hostile),
             slot=sql.Literal(hostile),
