@@ -99,7 +99,7 @@ class Settlement:
                 caught_up.set()
 
     async def _pause(self, due: float) -> None:
-        """Wait for the next round. What others ask meanwhile puts it off: three queries an interval are all we may ask."""
+        """Wait for the next round. What others ask meanwhile puts it off: we ask three times an interval at most."""
         control, now = self._admission.control, asyncio.get_running_loop().time
         asked = control.asked
         while not control.lost.done() and (left := due - now()) > 0:
