@@ -43,7 +43,7 @@ HELD_SEGMENTS: Final = 2
 HELD_SHARE: Final = 0.25
 
 YOUNG: Final = 10.0
-"""Seconds within which an open transaction holds nothing back yet."""
+"""Seconds within which a transaction that only one sample has seen is taken for a passer-by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,8 @@ class Course:
         old = [
             each
             for each in candidates
-            if (self._open[each.xid] < sample.at if each.began is None else _age(sample, each.began) >= YOUNG)
+            if self._open[each.xid] < sample.at
+            or (each.began is not None and _age(sample, each.began) >= YOUNG)
         ]
         return max(old, key=lambda each: each.xid_age, default=None)
 

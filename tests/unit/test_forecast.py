@@ -252,9 +252,14 @@ class TestHeld:
         )
         assert self.held(oldest_prepared=prepared).holder == prepared
 
-    def test_not_by_one_that_has_just_begun(self) -> None:
-        young = Transaction(815, None, "app", "", "app", AT - timedelta(seconds=2), None, "active", 700, 9)
-        assert self.held(oldest=young).holder is None
+    @pytest.mark.parametrize(("age", "named"), [(2, False), (60, True)])
+    def test_by_one_that_one_sample_has_seen_if_it_is_old(self, age: float, named: bool) -> None:
+        seen = Transaction(815, None, "app", "", "app", AT - timedelta(seconds=age), None, "active", 700, 9)
+        found = course(
+            at(0, written=400 * MIB, confirmed=400 * MIB, active=True),
+            at(1, written=401 * MIB, confirmed=401 * MIB, active=True, oldest=seen),
+        )
+        assert (found.holder == seen) == named
 
     def test_not_by_one_that_only_the_last_sample_has_seen(self) -> None:
         found = course(
