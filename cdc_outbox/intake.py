@@ -115,12 +115,11 @@ class Intake:
         return self._lsn, self._place
 
     def drain(self, *, rows: int, to_commit: bool = False) -> bool:
-        """Take what has arrived, for a slice of time or until `rows` more rows came.
+        """Take what has arrived, for a slice of time or until `rows` more rows were published.
 
         `to_commit`: stop at the end of the transaction under way. Returns whether it stopped for a limit, so that
         more may be waiting. Raises TopicUnknown (call again once the topic is prepared), TableUnknown, PoisonEvent,
-        MappingError,
-        ProtocolViolation and the errors of a stream that ended.
+        MappingError, ProtocolViolation and the errors of a stream that ended.
         """
         stream, ledger, publisher = self._stream, self._ledger, self._publisher
         publish, transactions = publisher.publish, self._transactions
@@ -129,6 +128,9 @@ class Intake:
             publish(self._retry, self._lsn, self._place)
             self._retry = None
             self._place += 1
+            rows -= 1
+            if rows <= 0:
+                return True
         if to_commit and not ledger.in_transaction:
             return False
         deadline = time.monotonic() + SLICE

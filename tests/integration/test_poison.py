@@ -82,6 +82,21 @@ def test_an_oversized_record_among_small_ones(limited: Passage) -> None:
     assert list(dict.fromkeys(of("b", records))) == ["b1", "b2", "b5", "b6", "b7", "b8"]
 
 
+@pytest.mark.parametrize("limited", ["learnt"], indirect=True)
+def test_poison_with_which_a_session_begins_goes_alone_and_is_named(limited: Passage) -> None:
+    """Its topic is looked up first then, and the row behind it has to wait all the same."""
+    topic = f"{limited.topics}small"
+    limited.insert(topic, ("a", BIG), ("c", "c2"))
+    for _ in range(2):
+        error, _ = last_words(limited.run(code=70))
+        assert "event 1 " in error
+    assert limited.read(topic) == []
+
+    limited.kafka.configure_topic(topic, {"max.message.bytes": None})
+    limited.run()
+    assert [text[:3] for text in payloads(limited.read(topic))] == ["BIG", "c2"]
+
+
 def test_a_batch_too_large_of_legal_records(limited: Passage) -> None:
     topic = f"{limited.topics}small"
     for start in range(0, 600, 200):

@@ -244,6 +244,22 @@ def test_an_unknown_topic_neither_loses_nor_doubles_the_row() -> None:
     assert taken.intake.received == 3
 
 
+def test_a_row_whose_topic_was_prepared_counts_against_the_limit() -> None:
+    """A suspect is tried alone, and is the first row of its topic in a session that begins with it."""
+    taken = Taken(topics=set())
+    with pytest.raises(TopicUnknown):
+        taken.drain(begin(0x100), relation(), row("a"), row("b"), commit(0x100), rows=1)
+    assert taken.publisher.topics is not None
+    taken.publisher.topics.add("outbox.event.order")
+    assert taken.drain(rows=1)
+    assert taken.keys() == [b"a"]
+    assert taken.intake.place == (0x100, 1)
+    assert taken.intake.last is not None
+    assert taken.intake.last[2] == b"a"
+    assert taken.drain(rows=1)
+    assert taken.keys() == [b"a", b"b"]
+
+
 def test_a_row_that_waits_for_its_topic_can_become_poison() -> None:
     taken = Taken(topics=set())
     with pytest.raises(TopicUnknown):
