@@ -44,6 +44,10 @@ waited long for its confirmation."""
 QUERIES: Final = 3
 """In a round under load: two of the guard, and the witness row."""
 
+PUT_OFF: Final = 0.5
+"""Part of the interval by which others put a round off at most: each table of a publication that has all of them may be
+asked for, again and again."""
+
 IDLE_STEP: Final = 64 * 1024
 """Bytes of foreign WAL that are worth a witness row."""
 
@@ -99,12 +103,12 @@ class Settlement:
                 caught_up.set()
 
     async def _pause(self, due: float) -> None:
-        """Wait for the next round. What others ask meanwhile puts it off: we ask three times an interval at most."""
+        """Wait for the next round. What others ask meanwhile puts it off, for we ask little altogether."""
         control, now = self._admission.control, asyncio.get_running_loop().time
-        asked = control.asked
+        asked, latest = control.asked, due + PUT_OFF * self._interval
         while not control.lost.done() and (left := due - now()) > 0:
             await asyncio.wait({control.lost}, timeout=left)
-            due += (control.asked - asked) * self._interval / QUERIES
+            due = min(latest, due + (control.asked - asked) * self._interval / QUERIES)
             asked = control.asked
 
     async def finish(self, *, within: float) -> bool:

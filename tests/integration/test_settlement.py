@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from psycopg.sql import SQL
+
 from tests.servers.kafka import KafkaBroker
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
@@ -37,3 +39,27 @@ def test_rows_that_waited_out_an_outage_are_confirmed_without_further_traffic(
     eventually(
         lambda: pipeline.confirmed() > passed, 30, lambda: f"{passed} passed:\n{pipeline.relay.text()}"
     )
+
+
+def test_tables_that_are_not_ours_put_no_confirmation_off(
+    make_postgres: Callable[..., PostgresServer],
+    own_kafka: KafkaBroker,
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """Whose each of them is has to be asked: that once put the next round off by a third of a second a table."""
+    pipeline = make_pipeline(make_postgres(), own_kafka).prepare(1)
+    pipeline.sql(
+        SQL("create publication outbox_pub for all tables"),
+        SQL(
+            "do $$ begin for n in 1..200 loop execute format('create table other_%s (n int)', n); end loop; end $$"
+        ),
+    )
+    pipeline.init().start()
+    pipeline.sql(
+        SQL(
+            "do $$ begin for n in 1..200 loop execute format('insert into other_%s values (1)', n); end loop; end $$"
+        )
+    )
+    pipeline.writer().write(1)
+    written = pipeline.end_of_wal()
+    eventually(lambda: pipeline.confirmed() >= written, 20, lambda: f"{written}:\n{pipeline.relay.text()}")
