@@ -14,6 +14,7 @@ from psycopg import Error, OperationalError
 
 from cdc_outbox.errors import CdcOutboxError, PostgresShutdown, PostgresUnavailable
 from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.connection import sever
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -118,8 +119,22 @@ class Control:
         return reason
 
     async def close(self) -> None:
-        """Close without waiting for the server."""
-        self._unwatch()
+        """Close without waiting for the server. Who still asks, or waits for a turn, gets PostgresUnavailable at once.
+
+        Only then is the socket given back: its number may be that of the next connection.
+        """
         if not self.lost.done():
-            self.lost.cancel()
-        await self.connection.close()
+            self.lost.set_result(
+                PostgresUnavailable(
+                    "the control connection is closed: the session is over",
+                    next="nothing to do: the relay connects again by itself",
+                )
+            )
+        try:
+            if self._lock.locked():
+                sever(self.connection)
+                async with self._lock:
+                    pass
+        finally:
+            self._unwatch()
+            await self.connection.close()
