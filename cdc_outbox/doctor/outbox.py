@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import outbox, rows
+from cdc_outbox.postgres import outbox, publication, rows
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.table.mapping import Mapping
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from cdc_outbox.table.mapping import Plan
 
 _PUBLISHED: Final[LiteralString] = """
-select p.pubupdate or p.pubdelete or p.pubtruncate, p.puballtables,
-       array(select n.nspname || '.' || c.relname
-               from pg_catalog.pg_publication_rel r join pg_catalog.pg_class c on c.oid = r.prrelid
-               join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-              where r.prpubid = p.oid and (n.nspname, c.relname) not in (select * from unnest(%s::text[], %s::text[]))
-              order by 1 limit 6)
+select p.pubupdate or p.pubdelete or p.pubtruncate, p.puballtables
   from pg_catalog.pg_publication p where p.pubname = %s
 """
 
@@ -196,11 +191,11 @@ async def published_besides(
 ) -> bool:
     """Warn of what the publication carries beyond the inserts on our tables; whether there was anything."""
     name, tables = settings.postgres.publication, settings.outbox.tables
-    wanted = ([table.schema for table in tables], [table.name for table in tables], name)
-    found = await execute(conn, _PUBLISHED, wanted, within=within)
+    found = await execute(conn, _PUBLISHED, (name,), within=within)
     if not found:
         return False
-    more_than_inserts, everything, others = found[0]
+    more_than_inserts, everything = found[0]
+    others = await publication.besides(conn, name, tables, within=within)
     quoted = quote(name)
     if everything:
         findings.warn(
@@ -211,8 +206,8 @@ async def published_besides(
     elif others:
         findings.warn(
             "publication",
-            f"{name} also has {', '.join(others)}: rows of those are passed over, and no other relay gets them from"
-            " this slot",
+            f"{name} also has {', '.join(map(str, others))}: rows of those are passed over, and no other relay gets"
+            " them from this slot",
             "\n".join(f"alter publication {quoted} drop table {other};" for other in others),
         )
     elif more_than_inserts:

@@ -164,12 +164,11 @@ class Admission:
 
     async def _tell_of_others(self) -> None:
         """Warn of tables that only the publication names: their rows are passed over, and confirmed."""
-        rows = await self.control.run(lambda conn: execute(conn, _PUBLISHED, (self._settings.publication,)))
-        ours = {str(table) for table in self._tables}
-        others = sorted({str(TableName(str(schema), str(name))) for schema, name in rows} - ours)
+        name = self._settings.publication
+        others = await self.control.run(lambda conn: publication.besides(conn, name, self._tables))
         if others:
             self._notice(
-                f"publication {self._settings.publication} also has {', '.join(others)}: rows of those are passed over,"
+                f"publication {name} also has {', '.join(map(str, others))}: rows of those are passed over,"
                 " and no other relay gets them from this slot"
             )
 
@@ -355,12 +354,6 @@ select %s::oid::int8 union select relid::oid::int8 from pg_partition_tree(%s::oi
 _SLOTS_HERE: Final[LiteralString] = """
 select slot_name::text from pg_replication_slots
  where plugin = 'pgoutput' and database = current_database() and not temporary order by slot_name limit 5
-"""
-_PUBLISHED: Final[LiteralString] = """
-select n.nspname::text, c.relname::text
-  from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
-  join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
- where p.pubname = %s and not p.puballtables limit 20
 """
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)

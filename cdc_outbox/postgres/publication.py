@@ -16,19 +16,16 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg.rows import TupleRow
 
 from cdc_outbox.errors import CdcOutboxError, PublicationWrong
-from cdc_outbox.event import quote
+from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.remedy import accept_gap
-
-if TYPE_CHECKING:
-    from cdc_outbox.event import TableName
 
 
 class Change(enum.Enum):
@@ -170,6 +167,15 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
 """
 
 
+_BESIDES: Final[LiteralString] = """
+select n.nspname::text, c.relname::text
+  from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+  join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
+ where p.pubname = %(publication)s
+   and (n.nspname, c.relname) not in (select * from unnest(%(schemas)s::text[], %(names)s::text[]))
+ order by 1, 2 limit 6
+"""
+
 _TRIES: Final = 3
 
 
@@ -185,13 +191,21 @@ async def look(
     return read_look(publication, tables, rows)
 
 
+async def besides(
+    conn: Connection, publication: str, tables: Sequence[TableName], *, within: float | None = None
+) -> list[TableName]:
+    """Other tables that the publication names, the first few. Raises what `execute` raises."""
+    rows = await execute(conn, _BESIDES, parameters(publication, tables), within=within)
+    return [TableName(str(schema), str(name)) for schema, name in rows]
+
+
 def look_query(server_version: int) -> LiteralString:
     """The look as one query, a row for each table in their order; `parameters` fills it, `read_look` reads it."""
     return _LOOK.replace("{members}", _MEMBERS_15 if server_version >= 150000 else _MEMBERS_14)
 
 
 def parameters(publication: str, tables: Sequence[TableName]) -> dict[str, object]:
-    """What `look_query` wants to know."""
+    """What `look_query` and `besides` want to know."""
     return {
         "publication": publication,
         "schemas": [table.schema for table in tables],

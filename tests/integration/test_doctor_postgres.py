@@ -32,10 +32,10 @@ ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
             "more than inserts",
         ),
         (
-            "create table other (id int primary key); alter publication outbox_pub add table other",
+            'create table "Other" (id int primary key); alter publication outbox_pub add table "Other"',
             "publication",
             "warning",
-            "also has public.other",
+            'also has public."Other"',
         ),
         (
             "revoke insert, update on cdc_outbox_witness from {role}",
