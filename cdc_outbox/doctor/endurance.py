@@ -137,13 +137,10 @@ class Endurance:
 
     def synchronized(self) -> None:
         """A failover slot, and whether its standbys hold the relay back, as they should while they are there."""
-        named = [
-            name.strip().strip('"')
-            for name in self.facts.settings.get("synchronized_standby_slots", "").split(",")
-        ]
-        waiting = [name for name in named if name and not self.facts.physical.get(name)]
+        named = synchronous.names(self.facts.settings.get("synchronized_standby_slots", ""))
+        waiting = [name for name in named if not self.facts.physical.get(name)]
         left = [name for name in named if name not in waiting]
-        if named == [""]:
+        if not named:
             self.findings.warn(
                 "failover",
                 "synchronized_standby_slots is empty: an event may reach Kafka whose transaction a promoted standby"

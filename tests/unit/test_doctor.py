@@ -320,6 +320,22 @@ class TestServer:
         assert words in only(made.findings).message
 
     @pytest.mark.parametrize(
+        ("names", "status", "words"),
+        [
+            ("", Status.WARNING, "synchronized_standby_slots is empty"),
+            ('"here" , here', Status.OK, "behind here, here"),
+            ("here, away, gone", Status.FAILED, "waits for away, gone,"),
+        ],
+    )
+    def test_standbys_that_delivery_waits_for(self, names: str, status: Status, words: str) -> None:
+        settings = {"synchronized_standby_slots": names}
+        made = endurance(settings=settings, physical={"here": True, "away": False})
+        made.synchronized()
+        found = only(made.findings)
+        assert found.status is status
+        assert words in found.message
+
+    @pytest.mark.parametrize(
         ("state", "words", "remedy"),
         [
             ("28000", "no pg_hba.conf entry for host", "hostssl app relay ADDRESS/32"),
