@@ -37,7 +37,8 @@ select case when c.relkind = 'p' then null
 
 _SAMPLE: Final[LiteralString] = """
 select {texts} from (
-    select s.*, row_number() over (order by stored desc) as place, sum(stored) over (order by stored) as total
+    select s.*, row_number() over (order by stored desc) as place,
+           sum(stored) over (order by stored rows unbounded preceding) as total
       from (select {columns}, coalesce(pg_catalog.pg_column_size({payload}), 0) as stored
               from {table} {newest} limit {rows}) s
 ) r where total <= {most} or (place = 1 and stored <= {largest})
