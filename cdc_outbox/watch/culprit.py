@@ -59,7 +59,8 @@ def _transaction(sample: Sample, holder: Transaction) -> Culprit:
     one = f"pid {holder.pid}" if holder.pid is not None else f"prepared transaction '{holder.gid}'"
     end = f"let that transaction end, or end it: select pg_terminate_backend({holder.pid});"
     if holder.pid is None:
-        end = f"in database {holder.database}: rollback prepared '{holder.gid}'; or commit prepared"
+        gid = (holder.gid or "").replace("'", "''")
+        end = f"in database {holder.database}: rollback prepared '{gid}'; or commit prepared"
     return Culprit(
         kind="transaction" if holder.pid is not None else "prepared_transaction",
         pid=holder.pid,

@@ -250,6 +250,16 @@ class TestHeld:
         assert health.summary.startswith("active, caught up; pid 815 (user app")
         assert health.next == "let that transaction end, or end it: select pg_terminate_backend(815);"
 
+    def test_a_prepared_one_by_its_name_as_sql_spells_it(self) -> None:
+        known: dict[str, Any] = {"active": True, "oldest_prepared": replace(HOLDER, pid=None, gid="it's")}
+        health = judged(
+            at(0, written=400 * MIB, confirmed=400 * MIB, **known),
+            at(1, written=520 * MIB, confirmed=520 * MIB, **known),
+        )
+        assert health.culprit is not None
+        assert health.culprit.kind == "prepared_transaction"
+        assert health.next == "in database app: rollback prepared 'it''s'; or commit prepared"
+
     def test_with_its_age_where_it_may_be_seen(self) -> None:
         began = AT - timedelta(hours=3)
         seen = replace(HOLDER, began=began, query_began=began + timedelta(minutes=2))
