@@ -48,6 +48,9 @@ WAIT: Final = 30.0
 
 APPLICATION_NAME: Final = "cdc-outbox init"
 
+WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
+"""PostgreSQL's words on the WAL that a slot needs, the worst last."""
+
 # Columns that only newer servers have are read by name from the row's JSON form, so that one statement serves
 # all versions: conflicting (16), inactive_since, invalidation_reason, failover, synced (17).
 _INSPECT: Final[LiteralString] = """

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 APPLICATION: Final = "cdc-outbox/"
 """How the application_name of each of our walsenders begins."""
 
-WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
-
 
 def judge(
     sample: Sample,
@@ -360,10 +358,10 @@ class _Judgement:
 
     def _wal_status(self) -> Check:
         threshold, status = self.thresholds.wal_status, self._kept.wal_status
-        if status not in WAL_STATUSES:
+        if status not in slots.WAL_STATUSES:
             return _unknown("wal_status", f"wal_status is {status or 'not known'}", threshold)
         level = _above(
-            WAL_STATUSES.index(status), Threshold(_rank(threshold.warning), _rank(threshold.critical))
+            slots.WAL_STATUSES.index(status), Threshold(_rank(threshold.warning), _rank(threshold.critical))
         )
         return Check(
             "wal_status",
@@ -464,7 +462,7 @@ def _above(value: float, threshold: Threshold) -> Level:
 
 
 def _rank(word: float | str | None) -> float | None:
-    return None if word is None else WAL_STATUSES.index(str(word))
+    return None if word is None else slots.WAL_STATUSES.index(str(word))
 
 
 def _negative(value: float | str | None) -> float | None:

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import cdc_outbox
+from cdc_outbox.postgres.slot import WAL_STATUSES
 from cdc_outbox.state import State
 from cdc_outbox.tally import by_topic
 from cdc_outbox.watch.exposition import (
@@ -37,23 +38,14 @@ if TYPE_CHECKING:
     from cdc_outbox.watch.sampler import Sampler
 
 PREFIX: Final = "cdc_outbox_"
-WAL_STATUS: Final = ("reserved", "extended", "unreserved", "lost")
 LEFT_OUT: Final = ("bus", "only", "sent", "foreign", "unknown_message")
 """Reasons of rows that are left out, which are there as 0 before the first; others come when they do."""
 
 SET_ASIDE: Final = (
-    *(
-        "headers",
-        "key",
-        "partition",
-        "refused",
-        "scheduled",
-        "timestamp",
-        "too_large",
-        "topic",
-        "unknown_topic",
-    ),
+    *("headers", "key", "partition", "refused", "scheduled", "timestamp", "too_large", "topic"),
+    "unknown_topic",
 )
+"""Reasons of dead letters, likewise."""
 
 
 def registry(status: Status, sampler: Sampler) -> CollectorRegistry:
@@ -224,7 +216,7 @@ def slot_metrics(sample: Sample, forecast: Forecast | None) -> Iterator[Metric]:
             "PostgreSQL's word on the slot's WAL: 1 for it, 0 for the others.",
             labels=("slot", "status"),
         )
-        for status in WAL_STATUS:
+        for status in WAL_STATUSES:
             family.add_metric((name, status), int(status == slot.wal_status))
         yield family
     if sample.spill is not None:
