@@ -80,7 +80,9 @@ def test_rows_of_one_size_are_as_good_a_sample(doctor: Doctor) -> None:
     doctor.execute("create table outbox (id int primary key, topic text, aggregate_id text, payload text)")
     doctor.execute("alter table outbox alter column payload set storage external")
     doctor.init()
-    doctor.execute("insert into outbox select g, 'nowhere', 'k', repeat('x', 200000) from generate_series(1, 30) g")
+    doctor.execute(
+        "insert into outbox select g, 'nowhere', 'k', repeat('x', 200000) from generate_series(1, 30) g"
+    )
     # As many as there is room for in the 4 MiB that are looked at.
     assert "20 of the newest rows" in doctor.look()["postgres.rows"]["message"]
 
