@@ -114,13 +114,17 @@ def require_same(control: Server, stream: Server) -> None:
 
 
 # rds_replication is how Amazon's servers give the right to replicate: the role attribute stays off there.
-_ABLE: Final[LiteralString] = """
-select session_user::text, r.rolreplication or r.rolsuper
-       or exists (select from pg_catalog.pg_roles g
-                   where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member')),
-       pg_catalog.current_setting('wal_level')
-  from pg_catalog.pg_roles r where r.rolname = session_user
+MAY_REPLICATE: Final[LiteralString] = """
+       (r.rolreplication or r.rolsuper
+         or exists (select from pg_catalog.pg_roles g
+                     where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member')))
 """
+"""A condition on a row `r` of pg_roles."""
+
+_ABLE: Final[LiteralString] = """
+select session_user::text, {may_replicate}, pg_catalog.current_setting('wal_level')
+  from pg_catalog.pg_roles r where r.rolname = session_user
+""".replace("{may_replicate}", MAY_REPLICATE)
 
 
 async def require_able(conn: Connection, *, within: float | None = None) -> None:

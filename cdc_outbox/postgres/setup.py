@@ -46,7 +46,7 @@ from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
-from cdc_outbox.postgres.server import Server, identity, require_able, wrong_wal_level
+from cdc_outbox.postgres.server import MAY_REPLICATE, Server, identity, require_able, wrong_wal_level
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.table.mapping import Mapping
@@ -84,13 +84,11 @@ _GRANTED: Final[LiteralString] = """
 select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness', p))
        and pg_catalog.has_schema_privilege(r.oid, 'public', 'usage')
        and pg_catalog.has_database_privilege(r.oid, current_database(), 'connect'),
-       bool_and(r.rolcanlogin and (r.rolreplication or r.rolsuper
-         or exists (select from pg_catalog.pg_roles g
-                     where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member'))))
+       bool_and(r.rolcanlogin and {may_replicate})
   from pg_catalog.pg_roles r, unnest(array['select', 'insert', 'update', 'delete']) p
  where r.rolname = %s
  group by r.oid
-"""
+""".replace("{may_replicate}", MAY_REPLICATE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cdc_outbox.errors import MissingRight, SlotBusy
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import slot, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.server import MAY_REPLICATE
 from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.postgres.witness import Witness
 
@@ -39,11 +40,8 @@ select w.slot from public.cdc_outbox_witness w
  order by w.slot
 """
 _MAY_REPLICATE: Final[LiteralString] = """
-select r.rolreplication or r.rolsuper
-       or exists (select from pg_catalog.pg_roles g
-                   where g.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, g.oid, 'member'))
-  from pg_catalog.pg_roles r where r.rolname = session_user
-"""
+select {may_replicate} from pg_catalog.pg_roles r where r.rolname = session_user
+""".replace("{may_replicate}", MAY_REPLICATE)
 _MAY_FORGET: Final[LiteralString] = """
 select coalesce(pg_catalog.has_table_privilege(w.oid, 'select') and pg_catalog.has_table_privilege(w.oid, 'delete'),
                 true)
