@@ -123,7 +123,7 @@ function step(text, label = "Next") {
 
 const HOUR = 3600000;
 const SHORTEST = 300000;
-const TICKS = [60000, 120000, 300000, 900000];
+const TICKS = [60000, 120000, 300000, 600000, 900000];
 
 function binary(least) {
   return 2 ** Math.ceil(Math.log2(least));
