@@ -13,8 +13,8 @@ from cdc_outbox.settings import parse_duration
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.blocker import Blocker
-    from cdc_outbox.postgres.setup import Step, StepName
     from cdc_outbox.postgres.slot import Slot
+    from cdc_outbox.postgres.steps import Step, StepName
 
 STEPS = ("table", "witness", "publication", "slot")
 
@@ -103,9 +103,10 @@ def command(
         raise click.UsageError("--print-sql prints SQL, so it can't be combined with --json")
     settings = load_settings()
 
-    from cdc_outbox.postgres import setup
+    from cdc_outbox.postgres.setup import init
+    from cdc_outbox.postgres.steps import InitOptions, script
 
-    options = setup.InitOptions(
+    options = InitOptions(
         create_table=create_table,
         backfill=not no_backfill,
         failover=not no_failover,
@@ -114,7 +115,7 @@ def command(
         wait=wait,
     )
     if print_sql:
-        click.echo(setup.script(settings, options), nl=False)
+        click.echo(script(settings, options), nl=False)
         return
     done: list[Step] = []
     slot: Slot | None = None
@@ -125,7 +126,7 @@ def command(
             tell(step)
 
     try:
-        report = run(setup.init(settings, options, told=told, waiting=tell_waiting))
+        report = run(init(settings, options, told=told, waiting=tell_waiting))
         slot = report.slot
     finally:
         if as_json:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
-    from cdc_outbox.postgres.setup import InitOptions, Step
+    from cdc_outbox.postgres.steps import InitOptions, Step
     from cdc_outbox.settings import Settings
 
 
@@ -60,7 +60,7 @@ def command(
     settings = load_settings("start")
     options = None
     if with_init:
-        from cdc_outbox.postgres.setup import InitOptions
+        from cdc_outbox.postgres.steps import InitOptions
 
         options = InitOptions(create_table=create_table, backfill=not no_backfill, failover=not no_failover)
     relay_options = {"accept_gap": accept_gap, "until_caught_up": until_caught_up, "fail_fast": fail_fast}

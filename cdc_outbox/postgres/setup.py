@@ -27,11 +27,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Final, LiteralString
 
-from psycopg import sql
-
-from cdc_outbox import ddl
 from cdc_outbox.errors import (
     CdcOutboxError,
     GapFound,
@@ -41,24 +38,20 @@ from cdc_outbox.errors import (
     SetupError,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import outbox, publication, slot, witness
+from cdc_outbox.postgres import outbox, publication, slot, steps, witness
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.server import MAY_REPLICATE, Server, identity, require_able, wrong_wal_level
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
+from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
-
-Statements: TypeAlias = sql.SQL | sql.Composed
-StepName: TypeAlias = Literal["table", "witness", "publication", "grants", "slot"]
-ONLY: Final[tuple[StepName, ...]] = ("table", "witness", "publication", "slot")
-"""The steps that can be asked for alone."""
 
 # Two processes that create the same thing at once: one of them gets one of these.
 _MADE_MEANWHILE: Final = frozenset({"42P07", "42710", "23505"})
@@ -92,32 +85,6 @@ select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness
 
 
 @dataclass(frozen=True, slots=True)
-class InitOptions:
-    """What `init` may do.
-
-    `backfill` false: rows that are there now are left out. `only`: these steps alone, all if empty. `role`: make
-    this role for the relay. `wait`: seconds, for open transactions and for others at the same work.
-    """
-
-    create_table: bool = False
-    backfill: bool = True
-    failover: bool = True
-    only: frozenset[StepName] = frozenset()
-    role: str | None = None
-    wait: float = WAIT
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What became of one step: `object` is what it is about, `sql` what makes it."""
-
-    name: StepName
-    object: str
-    status: Literal["created", "existed", "failed"]
-    sql: str
-
-
-@dataclass(frozen=True, slots=True)
 class InitReport:
     """All steps in order, and the slot as it is now (None where it wasn't asked for).
 
@@ -127,23 +94,6 @@ class InitReport:
     steps: tuple[Step, ...]
     slot: Slot | None
     unfit: tuple[MappingError, ...] = ()
-
-
-def script(settings: Settings, options: InitOptions) -> str:
-    """Everything that `init` would do to an empty database, as SQL that psql runs as it is."""
-    chosen = _chosen(options)
-    parts: list[str] = []
-    if "table" in chosen:
-        parts += [_text(_table_sql(table)) for table in settings.outbox.tables]
-    if "witness" in chosen:
-        parts.append(_text(_witness_sql()))
-    if "publication" in chosen:
-        parts.append(_text(_publication_sql(settings)))
-    if "grants" in chosen and options.role is not None:
-        parts.append(_text(_role_sql(options.role)))
-    if "slot" in chosen:
-        parts.append(_text(_slot_sql(settings, options)))
-    return "\n\n".join(parts) + "\n"
 
 
 async def init(
@@ -191,7 +141,7 @@ class _Init:
         self.unfit: list[MappingError] = []
 
     async def run(self) -> InitReport:
-        chosen = _chosen(self.options)
+        chosen = steps.chosen_by(self.options)
         server = await identity(self.owner)
         if server.in_recovery:
             raise SetupError(
@@ -290,7 +240,7 @@ class _Init:
         return [name for name, may in wanted.items() if name in chosen and not may]
 
     async def table(self, table: TableName) -> None:
-        statements = _table_sql(table)
+        statements = steps.table(table)
         if await outbox.columns(self.owner, table) is not None:
             self.done("table", str(table), "existed", statements)
             return
@@ -298,7 +248,7 @@ class _Init:
         await self.make("table", str(table), statements)
 
     async def witness(self) -> None:
-        statements = _witness_sql()
+        statements = steps.witness()
         if await execute(self.owner, _WITNESS):
             self.done("witness", witness.TABLE, "existed", statements)
         else:
@@ -306,7 +256,7 @@ class _Init:
 
     async def publication(self) -> None:
         name = self.settings.postgres.publication
-        statements = _publication_sql(self.settings)
+        statements = steps.publication(self.settings)
         if self.refused is not None and any(
             step.name == "table" and step.status == "failed" for step in self.steps
         ):
@@ -326,7 +276,7 @@ class _Init:
 
     async def grants(self, role: str) -> None:
         """Make the role that was asked for, with its rights."""
-        statements = _role_sql(role)
+        statements = steps.role(role)
         found = []
         if await execute(self.owner, _WITNESS):
             found = await execute(self.owner, _GRANTED, (role,))
@@ -340,7 +290,7 @@ class _Init:
         ((role,),) = await execute(relay, _SESSION_ROLE)
         granted = await execute(relay, _GRANTED, (role,))
         if not granted or not granted[0][0]:
-            await self.make("grants", str(role), _grants_sql(str(role)))
+            await self.make("grants", str(role), steps.grants(str(role)))
 
     async def same_server(self, relay: Connection, server: Server) -> None:
         other = await identity(relay)
@@ -353,7 +303,7 @@ class _Init:
             )
 
     async def slot(self, relay: Connection, server: Server) -> Slot:
-        statements = _slot_sql(self.settings, self.options)
+        statements = steps.slot(self.settings, self.options)
         try:
             await require_able(relay)
             async with slot.lock(relay, self.name, within=self.options.wait):
@@ -520,10 +470,10 @@ class _Init:
         self,
         name: StepName,
         object_: str,
-        status: Literal["created", "existed", "failed"],
+        status: StepStatus,
         statements: Statements,
     ) -> None:
-        step = Step(name, object_, status, _text(statements))
+        step = Step(name, object_, status, steps.text(statements))
         self.steps.append(step)
         self.told(step)
 
@@ -547,45 +497,3 @@ def _good(pending: Slot, row: Witness, identity: Identity | None) -> bool:
     if pending.lost or identity is None or row.publication is None:
         return False
     return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
-
-
-def _chosen(options: InitOptions) -> frozenset[StepName]:
-    if not options.only:
-        return frozenset({*ONLY, "grants"})
-    return options.only | {"grants"} if options.role is not None else options.only
-
-
-def _table_sql(table: TableName) -> sql.Composed:
-    return sql.SQL(ddl.read("outbox")).format(table=sql.Identifier(table.schema, table.name))
-
-
-def _witness_sql() -> sql.SQL:
-    return sql.SQL(ddl.read("witness"))
-
-
-def _publication_sql(settings: Settings) -> sql.Composed:
-    tables = [sql.Identifier(table.schema, table.name) for table in settings.outbox.tables]
-    return sql.SQL(ddl.read("publication")).format(
-        name=sql.Literal(settings.postgres.publication),
-        tables=sql.Literal(sql.SQL(", ").join(tables).as_string()),
-    )
-
-
-def _role_sql(role: str) -> sql.Composed:
-    return _of_role("role", role) + sql.SQL("\n") + _grants_sql(role)
-
-
-def _grants_sql(role: str) -> sql.Composed:
-    return _of_role("grants", role)
-
-
-def _of_role(name: str, role: str) -> sql.Composed:
-    return sql.SQL(ddl.read(name)).format(role=sql.Identifier(role), role_name=sql.Literal(role))
-
-
-def _slot_sql(settings: Settings, options: InitOptions) -> sql.Composed:
-    return slot.creation(settings.postgres.slot, failover=options.failover, within=options.wait)
-
-
-def _text(statements: Statements) -> str:
-    return statements.as_string().strip()

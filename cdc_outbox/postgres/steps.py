@@ -1,0 +1,117 @@
+"""The steps of `init`, and the SQL that each of them is. Pure.
+
+`--print-sql` shows the same statements that are run, so that whoever has the rights can run them instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from psycopg import sql
+
+from cdc_outbox import ddl
+from cdc_outbox.postgres.slot import WAIT, creation
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.settings import Settings
+
+Statements: TypeAlias = sql.SQL | sql.Composed
+StepStatus: TypeAlias = Literal["created", "existed", "failed"]
+StepName: TypeAlias = Literal["table", "witness", "publication", "grants", "slot"]
+ONLY: Final[tuple[StepName, ...]] = ("table", "witness", "publication", "slot")
+"""The steps that can be asked for alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """What `init` may do.
+
+    `backfill` false: rows that are there now are left out. `only`: these steps alone, all if empty. `role`: make
+    this role for the relay. `wait`: seconds, for open transactions and for others at the same work.
+    """
+
+    create_table: bool = False
+    backfill: bool = True
+    failover: bool = True
+    only: frozenset[StepName] = frozenset()
+    role: str | None = None
+    wait: float = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one step: `object` is what it is about, `sql` what makes it."""
+
+    name: StepName
+    object: str
+    status: StepStatus
+    sql: str
+
+
+def script(settings: Settings, options: InitOptions) -> str:
+    """Everything that `init` would do to an empty database, as SQL that psql runs as it is."""
+    chosen = chosen_by(options)
+    parts: list[str] = []
+    if "table" in chosen:
+        parts += [text(table(name)) for name in settings.outbox.tables]
+    if "witness" in chosen:
+        parts.append(text(witness()))
+    if "publication" in chosen:
+        parts.append(text(publication(settings)))
+    if "grants" in chosen and options.role is not None:
+        parts.append(text(role(options.role)))
+    if "slot" in chosen:
+        parts.append(text(slot(settings, options)))
+    return "\n\n".join(parts) + "\n"
+
+
+def chosen_by(options: InitOptions) -> frozenset[StepName]:
+    """The steps that are to be done."""
+    if not options.only:
+        return frozenset({*ONLY, "grants"})
+    return options.only | {"grants"} if options.role is not None else options.only
+
+
+def table(name: TableName) -> sql.Composed:
+    """The default outbox table."""
+    return sql.SQL(ddl.read("outbox")).format(table=sql.Identifier(name.schema, name.name))
+
+
+def witness() -> sql.SQL:
+    """The witness table."""
+    return sql.SQL(ddl.read("witness"))
+
+
+def publication(settings: Settings) -> sql.Composed:
+    """The publication of the tables."""
+    tables = [sql.Identifier(table.schema, table.name) for table in settings.outbox.tables]
+    return sql.SQL(ddl.read("publication")).format(
+        name=sql.Literal(settings.postgres.publication),
+        tables=sql.Literal(sql.SQL(", ").join(tables).as_string()),
+    )
+
+
+def role(name: str) -> sql.Composed:
+    """The role for the relay, with its grants."""
+    return _of_role("role", name) + sql.SQL("\n") + grants(name)
+
+
+def grants(role_name: str) -> sql.Composed:
+    """What a role needs to be the relay's."""
+    return _of_role("grants", role_name)
+
+
+def _of_role(file: str, name: str) -> sql.Composed:
+    return sql.SQL(ddl.read(file)).format(role=sql.Identifier(name), role_name=sql.Literal(name))
+
+
+def slot(settings: Settings, options: InitOptions) -> sql.Composed:
+    """The slot, under its own name."""
+    return creation(settings.postgres.slot, failover=options.failover, within=options.wait)
+
+
+def text(statements: Statements) -> str:
+    """Statements as psql reads them."""
+    return statements.as_string().strip()
