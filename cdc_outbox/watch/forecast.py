@@ -5,7 +5,7 @@ larger counts: a burst is taken seriously at once, and the quiet after it doesn'
 
 A slot that is read and keeps up isn't lost at any rate, however much other tables write: its position moves on with
 the WAL. What nears its loss is a slot that nobody reads, one whose reader is slower than the WAL grows, and one whose
-WAL is held by somebody's open transaction.
+WAL is held by somebody's open transaction. The server may also give a slot up for being idle, however little is kept.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ The server notes every 15 s which transactions are open, and keeps WAL from the 
 HELD_SEGMENTS: Final = 2
 HELD_SHARE: Final = 0.25
 
+RESTART: Final = 60.0
+"""Seconds for which a slot may be without a reader, who is being restarted, until the server's patience counts."""
+
 YOUNG: Final = 10.0
 """Seconds within which a transaction that only one sample has seen is taken for a passer-by."""
 
@@ -76,6 +79,7 @@ class Basis(enum.Enum):
     LIMIT = "max_slot_wal_keep_size"
     VOLUME = "the volume's size, and pg_wal's by pg_ls_waldir()"
     VOLUME_ESTIMATED = "the volume's size, and of pg_wal only what this slot keeps"
+    IDLE = "idle_replication_slot_timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,8 @@ class Forecast:
     """What the samples so far say of the time to come.
 
     The seconds are None unless the outlook is NOW (0) or IN. `basis` is None where there is neither a limit nor a
-    volume size. `left` is how many bytes there are until the loss, by that basis. `confirmed_at` is when the confirmed
-    position was last seen to move, `inactive_at` since when the slot is seen inactive (None: it is active),
+    volume size. `left` is how many bytes there are until the loss, by limit or volume. `confirmed_at` is when the
+    confirmed position was last seen to move, `inactive_at` since when the slot is seen inactive (None: it is active),
     `began` when the first sample was taken, `confirmed_before` the confirmed position of the sample before. `holder`
     is the transaction, open or prepared, that holds WAL back behind the confirmed position. `keeps_up`: the slot is
     read, and what is unconfirmed is no older than half a minute.
@@ -193,6 +197,9 @@ class Course:
         left, basis = room(sample, self.volume)
         nearing = None if rates is None else approach(sample, rates, current=current, held=holder is not None)
         loss, seconds_to_loss = until_lost(sample, left, nearing)
+        idle = until_given_up(sample)
+        if idle is not None and (seconds_to_loss is None or idle < seconds_to_loss):
+            loss, seconds_to_loss, basis = Outlook.IN if idle else Outlook.NOW, idle, Basis.IDLE
         caught_up, seconds_to_caught_up = until_caught_up(sample, rates, current=current)
         return Forecast(
             rates=rates,
@@ -308,6 +315,20 @@ def until_lost(sample: Sample, left: int | None, nearing: float | None) -> tuple
     if left is None or nearing is None:
         return Outlook.UNKNOWN, None
     return _until(left, nearing)
+
+
+def until_given_up(sample: Sample) -> float | None:
+    """Seconds until the next checkpoint may invalidate the slot for being idle; None where none does, or not for long.
+
+    https://www.postgresql.org/docs/18/runtime-config-replication.html#GUC-IDLE-REPLICATION-SLOT-TIMEOUT
+    """
+    slot, timeout = sample.kept, sample.limits.idle
+    if timeout is None or slot is None or slot.active or slot.inactive_since is None:
+        return None
+    if slot.lost or slot.restart_lsn is None or (sample.in_recovery and slot.synced):
+        return None
+    idle = _age(sample, slot.inactive_since)
+    return max(0.0, timeout - idle) if idle >= min(RESTART, timeout / 2) else None
 
 
 def until_caught_up(sample: Sample, rates: Rates | None, *, current: bool) -> tuple[Outlook, float | None]:

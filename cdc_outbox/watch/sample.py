@@ -72,12 +72,16 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The server's settings, in bytes. `slot_keep` (max_slot_wal_keep_size) is None where there is no limit."""
+    """The server's settings, in bytes. `slot_keep` (max_slot_wal_keep_size) is None where there is no limit.
+
+    `idle` (idle_replication_slot_timeout, 18) is in seconds, None where a slot may be idle for ever.
+    """
 
     slot_keep: int | None
     wal_keep: int
     max_wal: int
     segment: int
+    idle: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ class Sample:
     keeps WAL as the slot does. `others` are all other slots of the server, physical ones included.
 
     `current_lsn` is where WAL was written to, `insert_lsn` where it ends, both read after the slots; on a standby the
-    first is the replayed position and the second None. `xmin_age` and `catalog_xmin_age` are the slot's, in
-    transactions. `witness` is None where it was not read; `wal_bytes`, the size of pg_wal, likewise.
+    first is what was received or replayed, whichever is more, and the second None. `xmin_age` and `catalog_xmin_age`
+    are the slot's, in transactions. `witness` is None where it was not read; `wal_bytes`, the size of pg_wal, likewise.
     `oldest` is the oldest open transaction that has written, `oldest_prepared` the oldest prepared one.
     """
 
@@ -187,6 +191,8 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_keep_size')),
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_wal_size')),
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')),
+       extract(epoch from
+               nullif(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')::interval)::int,
        pg_catalog.current_setting('synchronous_standby_names'),
        coalesce(pg_catalog.current_setting('synchronized_standby_slots', true), ''),
        (select pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -283,7 +289,7 @@ def _read(
 ) -> Sample:
     (
         at, version, system_identifier, database, in_recovery, listed, look, current, insert, walfile,
-        slot_keep, wal_keep, max_wal, segment, synchronous, synchronized, holders, spill, publishes, oldest,
+        slot_keep, wal_keep, max_wal, segment, idle, synchronous, synchronized, holders, spill, publishes, oldest,
         prepared, sees_sessions, may_list_wal, witness_exists, may_read_witness, wal_bytes, witness,
     ) = row  # fmt: skip
     ages = {each["slot_name"]: (each["xmin_age"], each["catalog_xmin_age"]) for each in listed or ()}
@@ -314,7 +320,7 @@ def _read(
         others=tuple(slots.values()),
         xmin_age=xmin_age,
         catalog_xmin_age=catalog_xmin_age,
-        limits=Limits(None if slot_keep < 0 else slot_keep, wal_keep, max_wal, segment),
+        limits=Limits(None if slot_keep < 0 else slot_keep, wal_keep, max_wal, segment, idle),
         synchronous_standby_names=synchronous,
         synchronized_standby_slots=synchronized,
         holder=None

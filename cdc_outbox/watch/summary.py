@@ -36,14 +36,16 @@ def kept(sample: Sample, volume: int | None) -> str:
 
 def loss(sample: Sample, forecast: Forecast) -> str:
     """When the slot is lost."""
-    what = "lost" if forecast.basis in (None, Basis.LIMIT) else "the volume full"
+    what = "lost" if forecast.basis in (None, Basis.LIMIT, Basis.IDLE) else "the volume full"
     if forecast.loss is Outlook.NOW:
         lost = sample.kept is not None and sample.kept.lost
         return "lost" if lost else f"{what} at any moment"
     if forecast.loss is Outlook.NEVER:
         return f"never {what} at this rate"
-    assert forecast.rates is not None  # noqa: S101 - there is no time without a rate
     seconds = forecast.seconds_to_loss or 0.0
+    if forecast.basis is Basis.IDLE:
+        return f"lost in about {words.duration(seconds)} by {Basis.IDLE.value}"
+    assert forecast.rates is not None  # noqa: S101 - there is no other time without a rate
     return f"{what} in about {words.duration(seconds)} at {words.rate(forecast.rates.wal)}"
 
 

@@ -156,6 +156,22 @@ class TestEachVersion:
         assert ready.look().code == 0
 
 
+def test_a_slot_that_the_server_gives_up_when_idle(make_postgres: Callable[..., PostgresServer]) -> None:
+    """Hardly any WAL is kept, and the slot is about to be lost all the same."""
+    server = make_postgres(18, settings={"idle_replication_slot_timeout": "20s"})
+    create_outbox(server.dsn())
+    examined = Examined(server, "postgres", "idle_slot").init()
+
+    def warned() -> bool:
+        return examined.look().status == "critical"
+
+    eventually(warned, 60, lambda: examined.look().text)
+    seen = examined.look()
+    assert seen.document["forecast"]["basis"] == "idle_replication_slot_timeout"
+    assert "by idle_replication_slot_timeout" in seen.headline or "at any moment" in seen.headline
+    assert seen.next == "cdc-outbox start --slot idle_slot"
+
+
 def test_a_role_that_may_see_more(ready: Examined) -> None:
     """A role with pg_monitor sees how large pg_wal is, and needs a volume's size for a forecast all the same."""
     ready.sql(SQL("grant pg_monitor to {}").format(Identifier(ready.role)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -117,6 +118,49 @@ class TestStopped:
         followed.add(at(5, written=MIB))
         assert followed.add(at(9, written=2 * MIB)).inactive_at == AT + timedelta(seconds=5)
         assert followed.add(at(12, written=3 * MIB, active=True)).inactive_at is None
+
+
+def idle(seconds: float, *, timeout: int | None = 3600, **changes: Any) -> Sample:
+    """Little is written, nobody reads, and the server gives up such slots."""
+    quiet = at(0, written=0)
+    return replace(
+        quiet,
+        slot=slot(
+            **{"active": False, "active_pid": None, "inactive_since": AT - timedelta(seconds=seconds)}
+            | changes
+        ),
+        limits=replace(quiet.limits, idle=timeout),
+    )
+
+
+class TestGivenUpWhenIdle:
+    def test_however_little_is_kept(self) -> None:
+        found = course(idle(3000))
+        assert (found.loss, found.seconds_to_loss, found.basis) == (Outlook.IN, 600.0, Basis.IDLE)
+
+    def test_at_the_next_checkpoint(self) -> None:
+        found = course(idle(3601))
+        assert (found.loss, found.seconds_to_loss, found.basis) == (Outlook.NOW, 0.0, Basis.IDLE)
+
+    @pytest.mark.parametrize(
+        "quiet",
+        [
+            idle(3000, timeout=None),
+            idle(59),
+            idle(14, timeout=30),
+            idle(3601, active=True),
+            idle(3601, restart_lsn=None),
+            idle(3601, wal_status="lost", safe_wal_size=None),
+            replace(idle(3601, synced=True), in_recovery=True),
+        ],
+        ids=["off", "a restart", "a quick one", "read", "without WAL", "lost", "carried to a standby"],
+    )
+    def test_not(self, quiet: Sample) -> None:
+        assert course(quiet).basis is Basis.LIMIT
+
+    def test_unless_its_WAL_ends_before(self) -> None:  # noqa: N802 - a proper name
+        found = course(replace(idle(60), slot=slot(active=False, active_pid=None, safe_wal_size=0)))
+        assert (found.loss, found.basis) == (Outlook.NOW, Basis.LIMIT)
 
 
 class TestWithoutALimit:
