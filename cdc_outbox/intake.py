@@ -44,6 +44,9 @@ SLICE: Final = 0.004
 BEHIND_US: Final = 50_000
 """Microseconds between a commit and its sending that tell a backlog from a live stream."""
 
+MOST_NOTICED: Final = 1000
+"""Values of a bus and names of headers that are worth a line in the log each."""
+
 _OID: Final = slice(XLOG_HEADER + 1, XLOG_HEADER + 5)
 
 _sent_at = Struct(">q").unpack_from
@@ -89,7 +92,7 @@ class Intake:
         self._last: Encoded | str | None = None
         self._lag_us = 0
         self.plans: dict[TableName, Plan] = {}
-        self._noticed: set[tuple[TableName, str]] = set()
+        self._noticed: set[tuple[TableName, str, str]] = set()
         self.received = 0
         self.latest = 0
         """Final LSN of the last transaction in which a row of ours was seen, or of one soon after it."""
@@ -221,12 +224,19 @@ class Intake:
         self.count()
         for table, plan in self.plans.items():
             for value in plan.other_buses:
-                _log.warning("rows for another bus are left out", table=str(table), bus=value)
+                if self._is_news(table, "bus", value):
+                    _log.warning("rows for another bus are left out", table=str(table), bus=value)
             plan.other_buses.clear()
             for name in plan.dropped:
-                if (table, name) not in self._noticed:
-                    self._noticed.add((table, name))
+                if self._is_news(table, "header", name):
                     _log.warning("header members are dropped", table=str(table), name=name)
+
+    def _is_news(self, table: TableName, kind: str, value: str) -> bool:
+        """Once for each: a table is described again from time to time, with a plan that has seen nothing yet."""
+        seen = len(self._noticed)
+        if seen < MOST_NOTICED:
+            self._noticed.add((table, kind, value))
+        return len(self._noticed) > seen
 
     def count(self) -> None:
         """Add to the tally what came since the last call."""

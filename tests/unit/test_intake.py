@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -225,6 +226,19 @@ def test_rows_that_are_left_out_are_counted_and_keep_their_places() -> None:
     assert taken.places() == [("0000000000000100", 1)]
     assert taken.intake.skipped == {"only": 1}
     assert taken.intake.last == taken.messages()[-1]
+
+
+def test_a_table_that_is_described_again_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "cdc_outbox")
+    taken = Taken()
+    columns = DEFAULT | {"bus": TEXT}
+    values = [b"1", b"order", b"k", b"placed", b"1", b"{}", None, None]
+    for lsn in (0x100, 0x200, 0x300):
+        bus = b"rabbit" if lsn < 0x300 else b"nats"
+        taken.drain(begin(lsn), relation(columns=columns), insert([*values, bus]), commit(lsn))
+        taken.intake.notice()
+    assert taken.intake.skipped == {"bus": 3}
+    assert [vars(record)["fields"]["bus"] for record in caplog.records] == ["rabbit", "nats"]
 
 
 def test_an_unknown_topic_neither_loses_nor_doubles_the_row() -> None:
