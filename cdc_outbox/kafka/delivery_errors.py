@@ -11,7 +11,8 @@ from typing import Final
 from aiokafka import errors as kafka
 
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
-from cdc_outbox.publisher import TopicMissing, Unpublishable
+from cdc_outbox.kafka import topics
+from cdc_outbox.publisher import Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
 
 
@@ -89,9 +90,7 @@ def is_too_large(error: kafka.KafkaError) -> bool:
 def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
     """The error of a delivery that failed for another reason than its records."""
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return TopicMissing(
-            f"the cluster has no topic {topic}", next="create the topic, or start with --create-topics"
-        )
+        return topics.missing(topic)
     for known, (message, remedy) in _HELD.items():
         if isinstance(error, known):
             return Held(message.format(topic=topic), next=remedy.format(topic=topic))

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, for_code
-from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import KafkaUnavailable
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import client, topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -193,12 +193,7 @@ class Inspection:
 
         Raises KafkaUnavailable.
         """
-        wanted = self._settings.topics
-        request = CreateTopicsRequest(
-            [(name, wanted.partitions, wanted.replication_factor, [], list(wanted.config.items()))],  # type: ignore[list-item]
-            timeout=int(WITHIN * 1000),
-            validate_only=True,
-        )
+        request = topics.creation(self._settings, name, within=WITHIN, only_asked=True)
         controller = self._producer.client.cluster.controller
         answer: Any = await self._ask(request, None if controller is None else controller.nodeId)
         for _, code, *detail in answer.topic_errors:

@@ -104,12 +104,7 @@ async def _limit(producer: AIOKafkaProducer, topic: str) -> int | None:
 
 
 async def _create(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> None:
-    wanted = settings.topics
-    request = CreateTopicsRequest(
-        [(topic, wanted.partitions, wanted.replication_factor, [], list(wanted.config.items()))],  # type: ignore[list-item]
-        timeout=int(client.START_LIMIT * 1000),
-        validate_only=False,
-    )
+    request = creation(settings, topic, within=client.START_LIMIT)
     controller = producer.client.cluster.controller
     answer: Any = await _request(producer, request, None if controller is None else controller.nodeId)
     for _, code, *detail in answer.topic_errors:
@@ -119,7 +114,19 @@ async def _create(producer: AIOKafkaProducer, settings: KafkaSettings, topic: st
                 f"topic {topic} can't be created: {detail[0] if detail and detail[0] else error.__name__}",
                 next="create it yourself, or correct [kafka.topics]",
             )
-    _log.info("topic created", topic=topic, partitions=wanted.partitions)
+    _log.info("topic created", topic=topic, partitions=settings.topics.partitions)
+
+
+def creation(
+    settings: KafkaSettings, topic: str, *, within: float, only_asked: bool = False
+) -> CreateTopicsRequest:
+    """The request to make a topic as the settings want it. `only_asked`: whether that could be done."""
+    wanted = settings.topics
+    return CreateTopicsRequest(
+        [(topic, wanted.partitions, wanted.replication_factor, [], list(wanted.config.items()))],  # type: ignore[list-item]
+        timeout=int(within * 1000),
+        validate_only=only_asked,
+    )
 
 
 async def _request(producer: AIOKafkaProducer, request: Any, node: int | None = None) -> object:
