@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc_outbox.watch.health import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE: Final = 1.0
-"""Seconds that the relay has to answer."""
+"""Seconds to reach the relay, and as many that it has for its whole answer."""
 
 LARGEST: Final = 4 << 20
 """Bytes of an answer that are read at most."""
@@ -35,14 +39,33 @@ def ask(address: tuple[str, int], token_file: Path | None = None) -> dict[str, A
     try:
         if token_file is not None:
             headers["Authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
-        connection.request("GET", "/status", headers=headers)
-        answer = connection.getresponse()
-        document = json.loads(answer.read(LARGEST)) if answer.status == 200 else None
+        connection.connect()
+        with _cut_after(PATIENCE, connection.sock):
+            connection.request("GET", "/status", headers=headers)
+            answer = connection.getresponse()
+            document = json.loads(answer.read(LARGEST)) if answer.status == 200 else None
     except (OSError, ValueError, http.client.HTTPException):
         return None
     finally:
         connection.close()
     return document if isinstance(document, dict) else None
+
+
+@contextmanager
+def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
+    """End a connection in so many seconds: its own timeout begins anew with each byte."""
+
+    def cut() -> None:
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:

@@ -42,6 +42,8 @@ class Token:
             stamp = self._stamp()
             if stamp == self._seen:
                 return
+            if not self._file.is_file():  # to open a pipe would wait for its writer, and the stream with it
+                raise self._wrong("is no file any more")
             self._token = self._read()
         except ConfigError as error:
             if not self._unreadable:

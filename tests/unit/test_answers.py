@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -329,7 +330,11 @@ def test_while_the_tokens_file_is_away_the_old_one_counts(
         assert abroad.get("/metrics", authorization="Bearer correct-horse").code == 200
     secret.write_text("")
     assert abroad.get("/metrics", authorization="Bearer correct-horse").code == 200
+    secret.unlink()
+    os.mkfifo(secret)  # who opens it waits until somebody writes
+    assert abroad.get("/metrics", authorization="Bearer correct-horse").code == 200
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    secret.unlink()
     secret.write_text("a-new-one")
     assert abroad.get("/metrics", authorization="Bearer a-new-one").code == 200
 

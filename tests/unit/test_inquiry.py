@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -52,6 +54,29 @@ def test_nobody_answers() -> None:
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b"null", b"\xff"])
 def test_an_answer_that_isnt_one(serve: Serve, body: bytes) -> None:
     assert inquiry.ask(serve(body)) is None
+
+
+def test_an_answer_without_end() -> None:
+    """Some other program may have the address, and a byte now and then keeps each single wait short."""
+    gone = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not gone.wait(0.05):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = threading.Thread(target=drip, args=(listening,), daemon=True)
+        dripping.start()
+        asking = threading.Thread(target=inquiry.ask, args=(listening.getsockname(),), daemon=True)
+        asking.start()
+        asking.join(10 * inquiry.PATIENCE)
+        given_up = not asking.is_alive()
+        gone.set()
+        dripping.join()
+    assert given_up
 
 
 def test_a_refusal(serve: Serve) -> None:
