@@ -300,9 +300,7 @@ class Admission:
         identity = self.publication.identity
         found: dict[int, TableName] = {}
         for name, member in identity.members if identity is not None else ():
-            rows = await self.control.run(
-                partial(execute, query=_PARTITIONS, parameters=(member.table, member.table))
-            )
+            rows = await self.control.run(partial(execute, query=_PARTITIONS, parameters=(member.table,)))
             found |= dict.fromkeys((int(oid) for (oid,) in rows), TableName.parse(name))
         return found
 
@@ -348,8 +346,13 @@ class Admission:
             await self.control.close()
 
 
+# pg_partition_tree() would lock each of them, and so wait for whoever empties or rebuilds an old one.
 _PARTITIONS: Final[LiteralString] = """
-select %s::oid::int8 union select relid::oid::int8 from pg_partition_tree(%s::oid::regclass)
+with recursive family (member) as (
+    select %s::oid union all
+    select i.inhrelid from family f join pg_inherits i on i.inhparent = f.member
+      join pg_class c on c.oid = i.inhrelid and c.relispartition)
+select member::int8 from family
 """
 _SLOTS_HERE: Final[LiteralString] = """
 select slot_name::text from pg_replication_slots

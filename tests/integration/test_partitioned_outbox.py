@@ -5,6 +5,7 @@ The root's name is what `init` asks for. A publication that doesn't for a moment
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.integration.conftest import Database
@@ -80,3 +81,12 @@ def test_rows_that_came_under_the_name_of_a_partition_made_meanwhile(passage: Pa
         eventually(lambda: len(passage.read(topic)) == 5, 60, relay.text)
         assert relay.terminate()[0] == 0
     assert payloads(passage.read(topic)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_partition_that_is_locked_keeps_no_start_waiting(passage: Passage, database: Database) -> None:
+    """As by VACUUM FULL of an old one, which may take its time."""
+    passage.sql(insert("0", 11))
+    with psycopg.connect(database.dsn) as keeper:
+        keeper.execute("lock table earliest in access exclusive mode")
+        passage.run("--topic", f"{passage.topics}events")
+    assert payloads(passage.read(f"{passage.topics}events")) == ["0"]
