@@ -18,10 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
-import psycopg
-from psycopg.rows import TupleRow
-
-from cdc_outbox.errors import CdcOutboxError, PublicationWrong
+from cdc_outbox.errors import PublicationWrong
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
@@ -130,42 +127,52 @@ class PublicationState:
             raise PublicationWrong(self.problem, next=self.next)
 
 
+# `own`: the row is of the table itself or its schema; `above`: it is of a partition root of it, or that one's schema.
 _MEMBERS_14: Final[LiteralString] = """
-    select r.oid, r.xmin::text as xmin, false as filtered, false as listed
+    select r.oid, r.xmin::text as xmin, false as filtered, false as listed,
+           r.prrelid = c.oid as own, r.prrelid <> c.oid as above
       from pg_publication_rel r
      where r.prpubid = p.oid
        and (r.prrelid = c.oid or r.prrelid in (select relid from pg_partition_ancestors(c.oid) as a (relid)))
 """
 
 _MEMBERS_15: Final[LiteralString] = """
-    select r.oid, r.xmin::text as xmin, r.prqual is not null as filtered, r.prattrs is not null as listed
+    select r.oid, r.xmin::text as xmin, r.prqual is not null as filtered, r.prattrs is not null as listed,
+           r.prrelid = c.oid as own, r.prrelid <> c.oid as above
       from pg_publication_rel r
      where r.prpubid = p.oid
        and (r.prrelid = c.oid or r.prrelid in (select relid from pg_partition_ancestors(c.oid) as a (relid)))
     union all
-    select s.oid, s.xmin::text, false, false
-      from pg_publication_namespace s
-     where s.pnpubid = p.oid
-       and (s.pnnspid = c.relnamespace
-            or s.pnnspid in (select k.relnamespace from pg_partition_ancestors(c.oid) as a (relid)
-                               join pg_class k on k.oid = a.relid))
+    select s.oid, s.xmin::text, false, false, s.own, s.above
+      from (select s.oid, s.xmin, s.pnnspid = c.relnamespace as own,
+                   s.pnnspid in (select k.relnamespace from pg_partition_ancestors(c.oid) as a (relid)
+                                   join pg_class k on k.oid = a.relid and k.oid <> c.oid) as above
+              from pg_publication_namespace s where s.pnpubid = p.oid) s
+     where s.own or s.above
 """
 
+# Whether the table is published under its own name is told by the catalogue alone. pg_get_publication_tables() would
+# tell it too, but locks each table of the publication for a moment (16 and later), and so waits for whoever has one
+# of them to himself: VACUUM FULL, a migration.
 _LOOK: Final[LiteralString] = """
 select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
        c.oid, c.relnamespace, c.relkind::text, c.relpersistence::text, c.relispartition,
-       exists (select from pg_publication q, pg_get_publication_tables(q.pubname::text) g
-                where q.oid = p.oid and g.relid = c.oid),
-       coalesce((select json_agg(json_build_array(m.oid::int8, m.xmin, m.filtered, m.listed))
-                   from ({members}) m), '[]'::json),
+       pg_relation_is_publishable(c.oid)
+       and case when not p.pubviaroot then c.relkind = 'r' and (p.puballtables or m.own or m.above)
+                when p.puballtables then not c.relispartition
+                else m.own and not m.above end,
+       m.list,
        case when pg_is_in_recovery() then null else pg_current_wal_insert_lsn()::text end
   from unnest(%(schemas)s::text[], %(names)s::text[]) with ordinality as wanted (schema, name, place)
   left join pg_publication p on p.pubname = %(publication)s
   left join pg_namespace n on n.nspname = wanted.schema
   left join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
+ cross join lateral (
+       select coalesce(json_agg(json_build_array(m.oid::int8, m.xmin, m.filtered, m.listed)), '[]'::json),
+              coalesce(bool_or(m.own), false), coalesce(bool_or(m.above), false)
+         from ({members}) m) as m (list, own, above)
  order by wanted.place
 """
-
 
 _BESIDES: Final[LiteralString] = """
 select n.nspname::text, c.relname::text
@@ -176,8 +183,6 @@ select n.nspname::text, c.relname::text
  order by 1, 2 limit 6
 """
 
-_TRIES: Final = 3
-
 
 async def look(
     conn: Connection, publication: str, tables: Sequence[TableName], *, within: float | None = None
@@ -187,7 +192,7 @@ async def look(
     Raises what `execute` raises.
     """
     wanted = parameters(publication, tables)
-    rows = await consistent(conn, look_query(conn.info.server_version), wanted, within=within)
+    rows = await execute(conn, look_query(conn.info.server_version), wanted, within=within)
     return read_look(publication, tables, rows)
 
 
@@ -216,15 +221,7 @@ def parameters(publication: str, tables: Sequence[TableName]) -> dict[str, objec
 def read_look(
     publication: str, tables: Sequence[TableName], rows: Sequence[Sequence[Any]]
 ) -> PublicationState:
-    """What the rows of `look_query` say; none where the publication changed while it was looked at."""
-    if not rows:
-        return PublicationState(
-            name=publication,
-            problem=f"publication {quote(publication)} is being dropped or made again just now",
-            next="nothing to do: it is looked at again",
-            identity=None,
-            insert_lsn=None,
-        )
+    """What the rows of `look_query` say."""
     problem: tuple[str, str] | None = None
     found: list[tuple[str, Member]] = []
     for table, row in zip(tables, rows, strict=True):
@@ -270,24 +267,6 @@ def read_look(
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
         traceless=any(row[7] != "p" for row in rows),
     )
-
-
-async def consistent(
-    conn: Connection, query: LiteralString, wanted: dict[str, object], *, within: float | None
-) -> list[TupleRow]:
-    """The rows of a look, asked again where a publication was dropped in its midst; none if that goes on.
-
-    pg_get_publication_tables() sees that, our snapshot doesn't, and the query fails.
-    """
-    for _ in range(_TRIES):
-        try:
-            return await execute(conn, query, wanted, within=within)
-        except CdcOutboxError as error:
-            if not isinstance(
-                error.__cause__, psycopg.errors.UndefinedObject | psycopg.errors.InternalError_
-            ):
-                raise
-    return []
 
 
 def _problem(

@@ -21,6 +21,7 @@ from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import publication as publications
 from cdc_outbox.postgres import witness as witnesses
+from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.publication import PublicationState
 from cdc_outbox.postgres.server import timeline_of, unsigned
 from cdc_outbox.postgres.slot import Slot, pending_name
@@ -257,7 +258,7 @@ async def take(
     wanted = parameters(name, publication, tables)
     try:
         text = query(conn.info.server_version, before)
-        rows = await publications.consistent(conn, text, wanted, within=within)
+        rows = await execute(conn, text, wanted, within=within)
     except CdcOutboxError as error:
         if before is None or getattr(error.__cause__, "sqlstate", None) not in _NO_MORE:
             raise
