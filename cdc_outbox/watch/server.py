@@ -39,6 +39,9 @@ _QUEUE: Final = 4096
 _TAKEN_AT_ONCE: Final = 16
 _PAUSE: Final = 0.02
 
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""A name has an address that this machine hasn't: `localhost` in a container is `::1` too, with or without IPv6."""
+
 
 @asynccontextmanager
 async def serving(settings: HttpSettings, answers: Answers) -> AsyncIterator[None]:
@@ -113,11 +116,19 @@ class Counter:
         self._pauses: set[asyncio.TimerHandle] = set()
 
     async def open_at(self, host: str, port: int) -> None:
-        """Listen at each address of the host. Raises OSError."""
+        """Listen at each address of the host that this machine has. Raises OSError, also where it has none."""
         loop = asyncio.get_running_loop()
+        absent: OSError | None = None
         try:
             for family, address in await _addresses(host, port):
-                self._sockets.append(socket.create_server(address, family=family, backlog=_QUEUE))
+                try:
+                    self._sockets.append(socket.create_server(address, family=family, backlog=_QUEUE))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    absent = error
+            if absent is not None and not self._sockets:
+                raise absent
         except OSError:
             self.close()
             raise

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from cdc_outbox.watch import server
 from cdc_outbox.watch.answers import Answers
 from cdc_outbox.watch.server import Counter, _addresses
 
@@ -34,6 +35,28 @@ def test_a_name_is_resolved() -> None:
 def test_a_name_that_is_none_is_an_error_of_the_system() -> None:
     with pytest.raises(socket.gaierror):
         asyncio.run(_addresses("no-such-host.invalid", 9464))
+
+
+ELSEWHERE = (socket.AF_INET6, ("2001:db8::1", 0))
+"""An address of documents, which no machine has."""
+
+
+def test_an_address_that_this_machine_has_not_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, tuple[str, int]]] = [ELSEWHERE, (socket.AF_INET, ("127.0.0.1", 0))]
+
+    async def resolved(*_: object) -> list[tuple[int, tuple[str, int]]]:
+        return found
+
+    async def listens() -> None:
+        counter = Counter(cast("Answers", None))
+        await counter.open_at("localhost", 0)
+        counter.close()
+        found.pop()
+        with pytest.raises(OSError, match=r"assign requested address|not supported"):
+            await Counter(cast("Answers", None)).open_at("localhost", 0)
+
+    monkeypatch.setattr(server, "_addresses", resolved)
+    asyncio.run(listens())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
