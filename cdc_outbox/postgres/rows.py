@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import MissingRight
+from cdc_outbox.errors import CdcOutboxError, MissingRight
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
@@ -45,13 +45,33 @@ select {texts} from (
 """
 
 
+_WAIT: Final[LiteralString] = "set lock_timeout = '500ms'"
+"""A migration has the table to itself for longer; a server that logs waiting does so after a second."""
+
+
+class TableLocked(Exception):
+    """Another session has the table to itself."""
+
+
 async def sample(
     conn: Connection, table: TableName, columns: Sequence[str], payload: str, *, within: float
 ) -> list[Values] | None:
     """Rows with the values of these columns; None where the role may not read all of the table.
 
-    `payload` is the column that makes a row large. Raises what `execute` raises.
+    `payload` is the column that makes a row large. Raises TableLocked, and what `execute` raises.
     """
+    await execute(conn, _WAIT, within=within)
+    try:
+        return await _newest(conn, table, columns, payload, within)
+    except CdcOutboxError as error:
+        if getattr(error.__cause__, "sqlstate", None) == "55P03":
+            raise TableLocked from error
+        raise
+
+
+async def _newest(
+    conn: Connection, table: TableName, columns: Sequence[str], payload: str, within: float
+) -> list[Values] | None:
     found = await execute(conn, _FROM, (PAGES, table.schema, table.name), within=within)
     if not found or not found[0][1]:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
+import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
@@ -85,6 +86,19 @@ def test_rows_of_one_size_are_as_good_a_sample(doctor: Doctor) -> None:
     )
     # As many as there is room for in the 4 MiB that are looked at.
     assert "20 of the newest rows" in doctor.look()["postgres.rows"]["message"]
+
+
+def test_a_table_that_is_locked_is_no_fault(doctor: Doctor) -> None:
+    """As by VACUUM FULL, or by a migration."""
+    doctor.execute("create table outbox (id int primary key, topic text, aggregate_id text, payload text)")
+    doctor.init()
+    with psycopg.connect(doctor.owner) as migration:
+        migration.execute("lock table outbox in access exclusive mode")
+        found = doctor.look()
+    assert found["postgres.rows"]["message"] == (
+        "not looked at: another session has public.outbox to itself just now"
+    )
+    assert found["postgres.mapping"]["status"] == found["postgres.publication"]["status"] == "ok"
 
 
 def test_a_partition_by_state(doctor: Doctor) -> None:
