@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import click
 
 from cdc_outbox.cli.failure import INTERRUPTED, Reporter
+from cdc_outbox.errors import CdcOutboxError
 
 Answer = TypeVar("Answer")
 
@@ -155,3 +156,25 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(work)
+
+
+async def until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end, or until SIGTERM or SIGINT, which is a clean end whatever it breaks off."""
+    import asyncio
+    import signal
+
+    working = asyncio.create_task(work)
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        stopped.set()
+        working.cancel()
+
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, stop)
+    try:
+        await working
+    except (asyncio.CancelledError, CdcOutboxError):
+        if not stopped.is_set():
+            raise

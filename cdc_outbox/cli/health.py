@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
 from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text, plain
 
@@ -73,7 +73,8 @@ def command(
 
     vigil = Vigil(settings, names, volume=volume)
     if watch:
-        return run(_watch(vigil, format_, settings.redactor.redact, several=every))
+        run(_watch(vigil, format_, settings.redactor.redact, several=every))
+        return 0
     healths = run(_once(vigil, accept=accept))
     click.echo(_shown(healths, format_, settings.redactor.redact, several=every or len(names) > 1))
 
@@ -131,31 +132,15 @@ async def _once(vigil: Vigil, *, accept: bool) -> list[Health]:
         await vigil.close()
 
 
-async def _watch(vigil: Vigil, format_: str, redact: Redact, *, several: bool) -> int:
+async def _watch(vigil: Vigil, format_: str, redact: Redact, *, several: bool) -> None:
     """Show it again and again until a signal, which is a clean end."""
-    import asyncio
-    import signal
     from contextlib import suppress
 
-    showing = asyncio.create_task(_repeat(vigil, format_, redact, several=several))
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        stopped.set()
-        showing.cancel()
-
-    loop = asyncio.get_running_loop()
-    for which in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(which, stop)
     try:
-        await showing
-    except asyncio.CancelledError:
-        if not stopped.is_set():
-            raise
+        await until_signal(_repeat(vigil, format_, redact, several=several))
     finally:
         with suppress(Exception):
             await vigil.close()
-    return 0
 
 
 async def _repeat(vigil: Vigil, format_: str, redact: Redact, *, several: bool) -> None:

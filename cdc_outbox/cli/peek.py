@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
     "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json: one line per event.")
-def command(limit: int | None, full: bool, follow: bool, format_: str, as_json: bool) -> int:
+def command(limit: int | None, full: bool, follow: bool, format_: str, as_json: bool) -> None:
     """Show the next events as they would be sent, without consuming them.
 
     Reads from the slot and confirms nothing, so the relay sends the same events afterwards. Exits 1 while a relay
@@ -64,33 +64,8 @@ def command(limit: int | None, full: bool, follow: bool, format_: str, as_json: 
             return json_text(document)
         return "\n".join(_lines(document, shown))
 
-    return run(_until_signal(settings, limit or (None if follow else DEFAULT_LIMIT), follow, written))
-
-
-async def _until_signal(
-    settings: Settings, limit: int | None, follow: bool, written: Callable[[dict[str, Any]], str]
-) -> int:
-    import asyncio
-    import signal
-
-    from cdc_outbox.errors import CdcOutboxError
-
-    showing = asyncio.create_task(_show(settings, limit, follow, written))
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        stopped.set()
-        showing.cancel()
-
-    loop = asyncio.get_running_loop()
-    for which in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(which, stop)
-    try:
-        await showing
-    except (asyncio.CancelledError, CdcOutboxError):
-        if not stopped.is_set():
-            raise
-    return 0
+    most = limit or (None if follow else DEFAULT_LIMIT)
+    run(until_signal(_show(settings, most, follow, written)))
 
 
 async def _show(
