@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -120,6 +121,20 @@ def test_the_slot_is_sampled_by_the_role_that_streams(pipeline: Pipeline) -> Non
     assert value(relay, "slot_unconfirmed_wal_bytes", slot=pipeline.slot) is not None
     assert value(relay, "slot_time_to_loss_seconds", slot=pipeline.slot) is None, "there is no limit"
     assert health(relay)[0] == 200
+
+
+def test_who_has_the_table_to_himself_keeps_neither_guard_nor_watch_waiting(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    eventually(lambda: value(relay, "publication_ok") == 1, PATIENCE, relay.text)
+    with psycopg.connect(pipeline.dsn) as migration:
+        migration.execute("lock table outbox in access exclusive mode")
+        seen, passed = status(relay)["health"]["at"], value(relay, "guard_checks", result="passed") or 0
+        eventually(lambda: status(relay)["health"]["at"] > seen, PATIENCE, relay.text)
+        eventually(
+            lambda: (value(relay, "guard_checks", result="passed") or 0) > passed + 2, PATIENCE, relay.text
+        )
+    assert value(relay, "guard_checks", result="unanswered") == 0
+    assert value(relay, "state", state="streaming") == 1
 
 
 def test_status_tells_state_positions_topics_and_mapping(pipeline: Pipeline) -> None:
