@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     cls=Command,
     examples=(
         "cdc-outbox drop --slot outbox_slot",
+        "cdc-outbox drop --slot shop_slot",
         "cdc-outbox drop --yes --slot outbox_slot --admin-dsn postgresql://owner@localhost/app",
     ),
 )
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def command(*, yes: bool) -> int:
     """Remove slot, publication and witness row. The outbox table and its rows stay.
+
+    The publication is the one that the slot was made with, unless another is named.
 
     What was committed after the last confirmation can't be read from the slot any more then. Refuses while a
     relay streams from the slot.
@@ -46,9 +49,9 @@ def command(*, yes: bool) -> int:
         agreed = agreed or click.confirm(_question(settings.postgres, standing), err=True)
         return agreed
 
-    standing = run(teardown.drop(settings.postgres, confirm=confirm, told=click.echo))
+    standing = run(teardown.drop(settings, confirm=confirm, told=click.echo))
     if standing.nothing:
-        publication = f'publication "{settings.postgres.publication}"'
+        publication = f'publication "{standing.name}"'
         users = ", ".join(standing.users)
         click.echo(
             f'nothing to remove: there is no slot "{settings.postgres.slot}", and '
@@ -71,5 +74,5 @@ def _question(settings: PostgresSettings, standing: Standing) -> str:
     if standing.witness:
         parts.append("its witness row")
     if standing.publication and not standing.users:
-        parts.append(f'the publication "{settings.publication}"')
+        parts.append(f'the publication "{standing.name}"')
     return f"Remove {', '.join(parts)}?"

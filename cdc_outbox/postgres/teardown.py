@@ -1,6 +1,7 @@
 """The steps of `drop`: slot, pending slot, witness row, publication, whatever there is of them.
 
-A publication that another slot's witness row names stays: that relay would be held without it.
+The publication is the one that the slot's witness row names, unless a person names another. One that another slot's
+witness row names stays: that relay would be held without it.
 
 The slot goes first: as long as somebody streams from it nothing is removed, and decoding never meets a
 publication that is gone. A witness row without a slot would look like a lost slot, so it goes next; an
@@ -10,7 +11,7 @@ it is known that each step may be done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
@@ -26,11 +27,12 @@ from cdc_outbox.postgres.witness import Witness
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_outbox.settings import PostgresSettings
+    from cdc_outbox.settings import PostgresSettings, Settings
 
 APPLICATION_NAME: Final = "cdc-outbox drop"
 
 _PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
+_NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"
 _WITNESS: Final[LiteralString] = "select to_regclass('public.cdc_outbox_witness')::text"
 _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
@@ -60,13 +62,14 @@ select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_reco
 class Standing:
     """What there is to remove.
 
-    `users`: the other slots for whose sake the publication stays. `unconfirmed`: bytes of WAL that the slot's reader
-    hasn't confirmed.
+    `name` is the publication's, whether there is one or not. `users`: the other slots for whose sake it stays.
+    `unconfirmed`: bytes of WAL that the slot's reader hasn't confirmed.
     """
 
     slot: Slot | None
     pending: Slot | None
     witness: bool
+    name: str
     publication: bool
     users: tuple[str, ...]
     unconfirmed: int | None
@@ -78,7 +81,7 @@ class Standing:
 
 
 async def drop(
-    settings: PostgresSettings,
+    settings: Settings,
     *,
     confirm: Callable[[Standing], bool],
     told: Callable[[str], None],
@@ -88,18 +91,21 @@ async def drop(
     Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
     MissingRight, with the SQL for the owner, before anything is removed.
     """
-    relay = await connect_control(settings, application_name=APPLICATION_NAME)
+    postgres = settings.postgres
+    relay = await connect_control(postgres, application_name=APPLICATION_NAME)
     try:
-        standing = await _look(relay, settings)
-        if standing.nothing:
-            return standing
-        owner = await connect_control(settings, application_name=APPLICATION_NAME, admin=True)
+        owner = await connect_control(postgres, application_name=APPLICATION_NAME, admin=True)
         try:
-            await _require_rights(relay, owner, settings, standing)
+            named = settings.origins["postgres.publication"] != "default"
+            standing = await _look(relay, owner, postgres, named=named)
+            if standing.nothing:
+                return standing
+            postgres = replace(postgres, publication=standing.name)
+            await _require_rights(relay, owner, postgres, standing)
             if not confirm(standing):
                 return standing
-            async with slot.lock(relay, settings.slot):
-                await _drop(relay, owner, settings, standing, told)
+            async with slot.lock(relay, postgres.slot):
+                await _drop(relay, owner, postgres, standing, told)
         finally:
             await owner.close()
         return standing
@@ -107,7 +113,7 @@ async def drop(
         await relay.close()
 
 
-async def _look(relay: Connection, settings: PostgresSettings) -> Standing:
+async def _look(relay: Connection, owner: Connection, settings: PostgresSettings, *, named: bool) -> Standing:
     there, pending = await slot.inspect_both(relay, settings.slot)
     unconfirmed = None
     for each in (there, pending):
@@ -120,12 +126,23 @@ async def _look(relay: Connection, settings: PostgresSettings) -> Standing:
         ((unconfirmed,),) = await execute(relay, _BEHIND, (str(there.confirmed_flush_lsn),))
     users: tuple[str, ...] = ()
     try:
-        row = isinstance(await witness.read(relay, settings.slot), Witness)
-        users = await _users(relay, relay, settings)
+        row = await _witness(relay, owner, settings.slot)
+        if isinstance(row, Witness) and row.identity is not None and not named:
+            for (name,) in await execute(relay, _NAME, (row.identity.publication.oid,)):
+                settings = replace(settings, publication=str(name))
+        users = await _users(relay, owner, settings)
+        remembered = isinstance(row, Witness)
     except MissingRight:
-        row = True
+        remembered = True
     found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
-    return Standing(there, pending, row, found, users, unconfirmed)
+    return Standing(there, pending, remembered, settings.publication, found, users, unconfirmed)
+
+
+async def _witness(relay: Connection, owner: Connection, name: str) -> Witness | witness.Absent:
+    try:
+        return await witness.read(relay, name)
+    except MissingRight:
+        return await witness.read(owner, name)
 
 
 async def _require_rights(

@@ -222,6 +222,24 @@ def test_a_publication_that_another_slot_uses_stays_until_the_last(place: Set) -
         other.ok("--yes", command="drop")
 
 
+@ALL_VERSIONS
+def test_the_publication_that_goes_is_the_slots_own(place: Set) -> None:
+    place.ok("--create-table")
+    other = Set(place.database, f"{place.slot}_other")
+    other.ok("--publication", "other_pub")
+    place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
+    assert "removed publication other_pub" in other.ok("--yes", command="drop")
+    assert place.value("select array_agg(pubname::text) from pg_publication") == ["outbox_pub"]
+
+
+def test_a_publication_that_is_named_goes_instead(place: Set) -> None:
+    place.ok("--create-table", "--publication", "other_pub")
+    place.execute("create publication outbox_pub")
+    said = place.ok("--yes", "--publication", "outbox_pub", command="drop")
+    assert "removed publication outbox_pub" in said
+    assert place.value("select array_agg(pubname::text) from pg_publication") == ["other_pub"]
+
+
 @pytest.mark.parametrize("why", ["its slot is gone", "another publication", "no witness table"])
 def test_a_publication_that_no_other_slot_uses_goes(place: Set, why: str) -> None:
     place.ok("--create-table")
@@ -235,7 +253,7 @@ def test_a_publication_that_no_other_slot_uses_goes(place: Set, why: str) -> Non
         assert "removed publication outbox_pub" in place.ok("--yes", command="drop")
         assert not place.execute("select from pg_publication where pubname = 'outbox_pub'")
     finally:
-        other.ok("--yes", "--publication", "other_pub", command="drop")
+        other.ok("--yes", command="drop")
 
 
 def test_a_dropped_slot_can_be_made_again(place: Set) -> None:
