@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 from zlib import crc32
-
-Partitioner: TypeAlias = Callable[[bytes, int], int]
 
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
@@ -44,21 +42,8 @@ def murmur2(key: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-def murmur2_partition(key: bytes, count: int) -> int:
-    """The partition that Java's default partitioner picks among `count`."""
-    return (murmur2(key) & 0x7FFFFFFF) % count
-
-
-def crc32_partition(key: bytes, count: int) -> int:
-    """The partition that librdkafka's `consistent` partitioner picks among `count`."""
-    return crc32(key) % count
-
-
-PARTITIONERS: Final[dict[str, Partitioner]] = {"murmur2": murmur2_partition, "crc32": crc32_partition}
-"""By the value of the setting `kafka.partitioner`."""
-
 HASHES: Final[dict[str, Callable[[bytes], int]]] = {
     "murmur2": lambda key: murmur2(key) & 0x7FFFFFFF,
     "crc32": crc32,
 }
-"""The non-negative hash behind each: the partition is its remainder by the number of partitions."""
+"""By the value of `kafka.partitioner`: a hash, whose remainder by the number of partitions is the partition."""
