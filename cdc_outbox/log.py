@@ -49,10 +49,6 @@ class Log:
         if self._logger.isEnabledFor(logging.ERROR):
             self._logger.error(event, extra={"fields": fields})
 
-    def is_debug(self) -> bool:
-        """Whether debug records are wanted, where collecting their fields costs something."""
-        return self._logger.isEnabledFor(logging.DEBUG)
-
 
 def get(name: str) -> Log:
     """The log of a module: `log = get(__name__)`."""
@@ -72,13 +68,18 @@ def set_up(
     level: str = "info",
     format: Format | None = None,  # noqa: A002 - the setting's name
     redact: Callable[[str], str] = _same,
+    complete: Callable[[str], str] = _same,
 ) -> None:
-    """Send all records to stderr, from `level` on; all text in them passes `redact`. May be called again."""
+    """Send all records to stderr, from `level` on. May be called again.
+
+    All text in them passes `redact`, and a `next` passes `complete` before.
+    """
     debug = level == "debug"
     chosen = format or stderr_format()
     handler = _Stderr()
     handler.addFilter(_OncePerMinute())
-    handler.setFormatter(_Json(redact, debug) if chosen == "json" else _Text(redact, debug))
+    formatter = _Json if chosen == "json" else _Text
+    handler.setFormatter(formatter(redact, complete, debug))
     root = logging.getLogger()
     for old in root.handlers[:]:
         if isinstance(old, _Stderr):
@@ -153,9 +154,10 @@ def is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Formatter(logging.Formatter):
-    def __init__(self, redact: Callable[[str], str], debug: bool) -> None:
+    def __init__(self, redact: Callable[[str], str], complete: Callable[[str], str], debug: bool) -> None:
         super().__init__()
         self._redact = redact
+        self._complete = complete
         self._debug = debug
 
     def document(self, record: logging.LogRecord) -> dict[str, object]:
@@ -173,6 +175,8 @@ class _Formatter(logging.Formatter):
             if held_back := getattr(record, "held_back", 0):
                 fields = {**fields, "held_back": held_back}
         for name, value in fields.items():
+            if name == "next" and isinstance(value, str):
+                value = self._complete(value)  # noqa: PLW2901
             document[name if name not in document else f"{name}_"] = plain(value, self._redact)
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]

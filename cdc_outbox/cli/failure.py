@@ -32,6 +32,7 @@ class Reporter:
     json: bool = False
     debug: bool = False
     redact: Callable[[str], str] = field(default=Redactor().redact)
+    complete: Callable[[str], str] = field(default=str)
 
     @classmethod
     def guess(cls, args: Sequence[str], environ: Mapping[str, str], *, terminal: bool) -> Reporter:
@@ -59,6 +60,7 @@ class Reporter:
         return code
 
     def _write(self, message: str, remedy: str, error: BaseException) -> None:
+        remedy = self.complete(remedy)
         message, remedy = (" ".join(self.redact(text).split()) for text in (message, remedy))
         trace = "".join(traceback.format_exception(error)) if self.debug else ""
         if not self.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 
 from cdc_outbox import log
 from cdc_outbox.cli.failure import Reporter
+from cdc_outbox.postgres.remedy import complete
 from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
 from cdc_outbox.settings.kind import Entries
 
@@ -57,12 +59,14 @@ def load_settings(command: str | None = None) -> Settings:
     settings = load(command or running, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
     for_start = running == "start"
     format_ = settings.log.format or (log.stderr_format() if for_start else "text")
-    log.set_up(settings.log.level, format_, settings.redactor.redact)
+    completed = partial(complete, settings=settings)
+    log.set_up(settings.log.level, format_, settings.redactor.redact, completed)
     reporter = context.find_object(Reporter)
     if reporter is not None:
         reporter.json = for_start and format_ == "json"
         reporter.debug = settings.log.level == "debug"
         reporter.redact = settings.redactor.redact
+        reporter.complete = completed
     own = log.get(__name__)
     for notice in settings.notices:
         own.warning(notice.text, **notice.fields)

@@ -59,12 +59,18 @@ class Check:
 
 
 class Findings:
-    """What is found on one side, in the order in which it is looked for. All text passes `redact`."""
+    """What is found on one side, in the order in which it is looked for.
 
-    def __init__(self, side: Side, redact: Callable[[str], str]) -> None:
+    All text passes `redact`, a remedy `complete` before.
+    """
+
+    def __init__(
+        self, side: Side, redact: Callable[[str], str], complete: Callable[[str], str] = str
+    ) -> None:
         self.side = side
         self.checks: list[Check] = []
         self._redact = redact
+        self._complete = complete
 
     def ok(self, name: str, message: str, remedy: str | None = None) -> None:
         """Nothing to do; a remedy is a suggestion then."""
@@ -82,6 +88,6 @@ class Findings:
         self._add(name, Status.FAILED, str(error), remedy or error.next, code)
 
     def _add(self, name: str, status: Status, message: str, remedy: str | None, exit_code: int = 0) -> None:
-        shown = None if remedy is None else self._redact(remedy)
+        shown = None if remedy is None else self._redact(self._complete(remedy))
         line = self._redact(" ".join(message.split()))
         self.checks.append(Check(name, self.side, status, line, shown, exit_code))

@@ -1,6 +1,26 @@
-"""The next step that several errors share, worded once."""
+"""The next step that several errors share, worded once, and the flags that make its commands ours.
+
+Who words a remedy knows the slot at most; which table and publication a person named is known where the remedy is
+shown, so `complete` is called there.
+"""
 
 from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox.settings.declare import BY_KEY
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings import Settings
+
+# A command and the flags after it: `cdc-outbox init --slot s --create-table`, and no word of the sentence around it
+# but the first after a flag without a value.
+_COMMAND: Final = re.compile(
+    r"cdc-outbox (init|start|peek|doctor|drop)((?: --[a-z-]+(?:[ =](?!-)(?:'[^']*'|[^\s,;|])+)?)*)(?![\w-])"
+)
+_SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
 
 
 def recover(slot: str | None = None) -> str:
@@ -13,3 +33,33 @@ def accept_gap(slot: str | None = None) -> str:
     """How delivery goes on past rows that the server skipped; all that it didn't skip is still behind the slot."""
     named = f" --slot {slot}" if slot else ""
     return f"cdc-outbox start{named} --accept-gap"
+
+
+def complete(text: str, settings: Settings) -> str:
+    """The text with each command naming slot, publication and tables, as far as they differ from the defaults.
+
+    A command that names another slot, or has such a flag already, stays as it is there.
+    """
+    postgres, tables = settings.postgres, settings.outbox.tables
+    flags = {
+        "slot": [postgres.slot] if postgres.slot != BY_KEY["postgres.slot"].default else [],
+        "publication": [postgres.publication]
+        if postgres.publication != BY_KEY["postgres.publication"].default
+        else [],
+        "table": [str(table) for table in tables] if tables != BY_KEY["outbox.table"].default else [],
+    }
+
+    def completed(found: re.Match[str]) -> str:
+        name, given = found.groups()
+        slot = _SLOT.search(given)
+        if slot is not None and slot[1] != postgres.slot:
+            return found[0]
+        added = [
+            f" --{flag} {shlex.quote(value)}"
+            for flag, values in flags.items()
+            if f" --{flag}" not in given and (flag, name) != ("table", "drop")
+            for value in values
+        ]
+        return f"cdc-outbox {name}{''.join(added)}{given}"
+
+    return _COMMAND.sub(completed, text)
