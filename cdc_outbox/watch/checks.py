@@ -17,12 +17,13 @@ from cdc_outbox.postgres import synchronous
 from cdc_outbox.postgres import witness as witnesses
 from cdc_outbox.postgres.remedy import accept_gap, recover
 from cdc_outbox.postgres.server import Server
-from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.postgres.witness import Absent, Witness
 from cdc_outbox.watch import culprit as culprits
 from cdc_outbox.watch import summary as summaries
 from cdc_outbox.watch import words
 from cdc_outbox.watch.forecast import NOISE, Outlook
 from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
+from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.thresholds import Threshold, Thresholds
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ def judge(
     delivery: Delivery | None = None,
     *,
     volume: int | None = None,
-    named: bool = True,
+    known: Known = Known.NAMED,
 ) -> Health:
     """Judge the slot by a sample and what the course of samples says (`Course.add`).
 
     `delivery`: what the relay says of itself, None where it could not be asked. `volume`: size in bytes of the volume
-    that holds pg_wal. `named`: the publication has to be there, for we stream or a person named it; else one that is
-    missing is unknown for a slot that some other tool seems to own.
+    that holds pg_wal. `known`: how it is known that the slot is read through the sample's publication. Where it is no
+    more than the default, one that is missing is unknown for a slot that some other tool seems to own.
     """
-    return _Judgement(sample, forecast, thresholds, delivery or Delivery(), volume, named).health()
+    return _Judgement(sample, forecast, thresholds, delivery or Delivery(), volume, known).health()
 
 
 def unreachable(slot: str, error: CdcOutboxError, *, last: Sample | None = None) -> Health:
@@ -72,7 +73,7 @@ class _Judgement:
     thresholds: Thresholds
     delivery: Delivery
     volume: int | None
-    named: bool
+    known: Known
 
     def health(self) -> Health:
         sample = self.sample
@@ -135,7 +136,8 @@ class _Judgement:
     def _foreign_publication(self) -> bool:
         state = self.sample.publication
         missing = state.identity is None and not self.sample.publishes
-        return missing and not self.named and not self._ours
+        default = self.known is Known.DEFAULT and missing and not self._ours
+        return default or self.known is Known.GUESSED
 
     def _slot_check(self) -> Check:
         sample, slot = self.sample, self.sample.slot
@@ -182,14 +184,23 @@ class _Judgement:
                 None,
                 None,
                 None,
-                f"publication {state.name} does not exist, and it isn't known which one this slot's reader uses",
+                "it isn't known through which publication this slot is read",
                 "name it with --publication, and its tables with --table",
+                counts=self.known is Known.GUESSED and not isinstance(self.sample.witness, Absent),
             )
+        if self.known is Known.GONE:
+            gone = f"the publication that slot {self.sample.name} was read through is gone"
+            told = f"{state.problem}; {gone}" if state.problem is not None else gone
+            name = "name the one that took its place with --publication"
+            return _bad("publication", told, self._named(state.next) if state.problem is not None else name)
         if state.problem is not None:
-            remedy = state.next.replace(recover(), recover(self.sample.name))
-            remedy = remedy.replace(accept_gap(), accept_gap(self.sample.name))
-            return _bad("publication", state.problem, remedy)
+            return _bad("publication", state.problem, self._named(state.next))
         return _good("publication", f"publication {state.name} hides no row")
+
+    def _named(self, remedy: str) -> str:
+        """A publication's remedy, which doesn't know the slot, with the slot's name."""
+        remedy = remedy.replace(recover(), recover(self.sample.name))
+        return remedy.replace(accept_gap(), accept_gap(self.sample.name))
 
     def _incidents(self) -> Iterator[Check]:
         witness = self.sample.witness
@@ -280,7 +291,7 @@ class _Judgement:
             return _good("inactive", "nobody reads from a slot on a standby", threshold)
         seconds, how = self._inactive()
         start = f"cdc-outbox start --slot {self.sample.name}"
-        if not self._ours and not self.named:
+        if not self._ours and self.known is not Known.NAMED:
             start += ", or the tool that reads from this slot"
         if self.sample.slot is None:
             start = f"cdc-outbox init --slot {self.sample.name}"

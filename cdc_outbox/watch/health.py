@@ -130,8 +130,8 @@ class Health:
 
     `sample` and `forecast` are None where the server could not be asked. `inactive_seconds`: since when nobody reads
     from the slot, None while somebody does and where it isn't known. `incidents` stand in the witness row.
-    `foreign_publication`: another tool seems to own the slot, and its publication isn't known. `advice` is what would
-    be better some other way, though nothing is wrong. `volume`: bytes of the volume that holds pg_wal.
+    `foreign_publication`: it isn't known through which one the slot is read, perhaps by another tool. `advice` is what
+    would be better some other way, though nothing is wrong. `volume`: bytes of the volume that holds pg_wal.
     """
 
     slot: str

@@ -12,10 +12,11 @@ from cdc_outbox.errors import CdcOutboxError, SlotMissing
 from cdc_outbox.postgres import witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.settings import DEFAULT_LISTEN
-from cdc_outbox.watch import inquiry
+from cdc_outbox.watch import inquiry, reads
 from cdc_outbox.watch import sample as samples
 from cdc_outbox.watch.checks import judge, unreachable
 from cdc_outbox.watch.forecast import Course
+from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cdc_outbox.settings import Settings
     from cdc_outbox.watch.forecast import Forecast
     from cdc_outbox.watch.health import Health
+    from cdc_outbox.watch.reads import Reads
     from cdc_outbox.watch.sample import Sample
 
 APPLICATION_NAME: Final = "cdc-outbox health"
@@ -47,8 +49,9 @@ class Vigil:
         self._names = list(names)
         self._volume = volume
         self._thresholds = Thresholds.of(settings.health)
-        self._named = settings.origins.get("postgres.publication") != "default"
+        self._several = len(self._names) != 1
         self._connection: Connection | None = None
+        self._reads: dict[str, Reads] = {}
         self._last: dict[str, Sample] = {}
         self._courses: dict[str, Course] = {}
         self._forecasts: dict[str, Forecast] = {}
@@ -88,7 +91,7 @@ class Vigil:
                 self._thresholds,
                 inquiry.delivery(said, name),
                 volume=self._volume,
-                named=self._named,
+                known=self._reads[name].known,
             )
             for name in self._names
         ]
@@ -121,19 +124,27 @@ class Vigil:
         return [str(name) for (name,) in rows]
 
     async def _take(self) -> None:
-        postgres, tables = self._settings.postgres, self._settings.outbox.tables
         for name in self._names:
+            read = await self._read_through(name)
             sample = await samples.take(
                 await self._connected(),
                 name,
-                postgres.publication,
-                tables,
+                read.publication,
+                read.tables,
                 within=PATIENCE,
                 before=self._last.get(name),
             )
             course = self._courses.setdefault(name, Course(volume=self._volume))
             self._forecasts[name] = course.add(sample)
             self._last[name] = sample
+
+    async def _read_through(self, name: str) -> Reads:
+        found = self._reads.get(name)
+        if found is None or found.known is not Known.NAMED:
+            found = self._reads[name] = await reads.find(
+                await self._connected(), name, self._settings, several=self._several, within=PATIENCE
+            )
+        return found
 
     async def _ask(self) -> dict[str, Any] | None:
         http = self._settings.http

@@ -265,6 +265,36 @@ class TestSeveral:
         require_valid(document)
         assert [each["slot"]["name"] for each in document["slots"]] == [ready.slot]
 
+    def test_each_slot_is_judged_by_the_publication_and_tables_that_its_own_witness_names(
+        self, ready: Examined, tmp_path: Path
+    ) -> None:
+        """One whose rows are hidden was well by another's publication, and a good one bad by another's table."""
+        ready.sql(SQL("create schema shop"), SQL("create table shop.events (like outbox including all)"))
+        own = ("--slot", f"{ready.slot}_b", "--table", "shop.events", "--publication", "shop_pub")
+        made = run_command("init", *own, "--role", ready.role, env={"CDC_OUTBOX_DSN": ready.owner})
+        assert made.returncode == 0, made.stderr
+
+        def every(*flags: str) -> dict[str, Any]:
+            environment = {"CDC_OUTBOX_DSN": ready.dsn, "CDC_OUTBOX_HTTP": "off"}
+            done = run_command("health", "--all", "--json", *flags, env=environment, cwd=tmp_path)
+            return {each["slot"]["name"]: each for each in json.loads(done.stdout)["slots"]}
+
+        other = f"{ready.slot}_b"
+        ready.sql(SQL("drop table outbox cascade"), SQL("alter publication outbox_pub set (publish = '')"))
+        assert ready.look(slot=other).code == 0, "though there is no outbox in public"
+        seen = every()
+        assert (seen[ready.slot]["status"], seen[other]["status"]) == ("critical", "ok")
+        ready.sql(SQL("alter publication shop_pub rename to mall_pub"))
+        assert every()[other]["publication"] == {"name": "mall_pub", "ok": True, "problem": None}
+        ready.sql(SQL("alter publication mall_pub set (publish = 'delete')"))
+        seen = every()
+        assert seen[other]["publication"]["problem"] == "publication mall_pub does not publish inserts"
+        (tmp_path / "cdc-outbox.toml").write_text('[postgres]\npublication = "outbox_pub"\n')
+        assert every()[other]["status"] == "critical", "the file speaks of one slot"
+        assert every("--publication", "outbox_pub")[other]["publication"]["name"] == "outbox_pub"
+        ready.sql(SQL("drop publication mall_pub"))
+        assert "was read through is gone" in every()[other]["summary"]
+
     def test_all_of_none(self, bare: Examined) -> None:
         bare.make_role()
         done = run_command("health", "--all", env={"CDC_OUTBOX_DSN": bare.dsn})

@@ -17,6 +17,7 @@ from cdc_outbox.settings import HealthSettings
 from cdc_outbox.watch.checks import judge, unreachable
 from cdc_outbox.watch.forecast import Course
 from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
+from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.sample import Holder, Limits, Sample
 from cdc_outbox.watch.thresholds import Thresholds
 from tests.unit.sampled import AT, MIB, SLOT, sample, slot
@@ -32,12 +33,12 @@ def judged(
     warning: dict[str, str] | None = None,
     critical: dict[str, str] | None = None,
     volume: int | None = None,
-    named: bool = True,
+    known: Known = Known.NAMED,
 ) -> Health:
     followed = Course(volume=volume)
     *_, forecast = [followed.add(each) for each in course]
     thresholds = Thresholds.of(HealthSettings(warning or {}, critical or {}))
-    return judge(course[-1], forecast, thresholds, delivery, volume=volume, named=named)
+    return judge(course[-1], forecast, thresholds, delivery, volume=volume, known=known)
 
 
 def check(health: Health, name: str) -> Check:
@@ -300,7 +301,7 @@ class TestPublication:
 
     def test_of_another_tools_slot_it_is_unknown(self) -> None:
         debezium = Holder(4711, "debezium", "Debezium Streaming", None, None)
-        health = judged(sample(publication=self.GONE, publishes=(), holder=debezium), named=False)
+        health = judged(sample(publication=self.GONE, publishes=(), holder=debezium), known=Known.DEFAULT)
         assert health.status is Level.OK
         assert check(health, "publication").status is Level.UNKNOWN
         assert health.document()["publication"] == {"name": None, "ok": None, "problem": None}
@@ -314,8 +315,23 @@ class TestPublication:
         ids=["witness", "reader"],
     )
     def test_of_our_own_slot_it_is_missing_all_the_same(self, ours: dict[str, Any]) -> None:
-        health = judged(sample(publication=self.GONE, publishes=(), **ours), named=False)
+        health = judged(sample(publication=self.GONE, publishes=(), **ours), known=Known.DEFAULT)
         assert health.status is Level.CRITICAL
+
+    def test_one_that_is_guessed_neither_blames_nor_praises(self) -> None:
+        for publication in (self.GONE, sample().publication):
+            mine = judged(sample(publication=publication), known=Known.GUESSED)
+            assert mine.status is Level.UNKNOWN, "the witness row can't be read"
+            assert "isn't known through which publication" in check(mine, "publication").message
+            theirs = judged(sample(publication=publication, witness=Absent.ROW), known=Known.GUESSED)
+            assert theirs.status is Level.OK
+
+    def test_one_that_was_read_through_and_is_gone(self) -> None:
+        health = judged(sample(), known=Known.GONE)
+        assert health.status is Level.CRITICAL
+        assert "the publication that slot outbox_slot was read through is gone" in health.summary
+        assert health.next == "name the one that took its place with --publication"
+        assert judged(sample(publication=self.GONE), known=Known.GONE).next == "create it"
 
 
 class TestIncidents:

@@ -17,6 +17,7 @@ from cdc_outbox.postgres.witness import Incident, IncidentKind
 from cdc_outbox.watch import words
 from cdc_outbox.watch.checks import unreachable
 from cdc_outbox.watch.health import Delivery, Health, several
+from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.render.nagios import nagios
 from cdc_outbox.watch.render.prometheus import prometheus
 from cdc_outbox.watch.render.table import line, redraw, table
@@ -121,7 +122,7 @@ def scenes() -> dict[str, Health]:
                 )
             )
         ),
-        "foreign": judged(sample(publication=hidden, publishes=()), named=False),
+        "foreign": judged(sample(publication=hidden, publishes=()), known=Known.DEFAULT),
         "held": judged(
             at(0, written=400 * MIB, confirmed=400 * MIB, **held),
             at(1, written=401 * MIB, confirmed=401 * MIB, **held),

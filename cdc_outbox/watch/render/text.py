@@ -113,7 +113,7 @@ def _retention(health: Health, sample: Sample) -> str:
 def _publication(health: Health, sample: Sample) -> str:
     state = sample.publication
     if health.foreign_publication:
-        return "not known: another tool's slot; name it with --publication"
+        return "not known: perhaps another tool's slot; name it with --publication"
     if state.problem is not None:
         return state.problem
     kinds = "inserts only" if sample.publishes == ("inserts",) else ", ".join(sample.publishes)
