@@ -142,7 +142,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "outbox.profile",
         Choice("auto", later=("debezium",)),
-        "How rows become messages.",
+        "How rows become messages: auto recognises the usual columns, and is all that there is yet.",
         default="auto",
         flag="--profile",
     ),
@@ -208,7 +208,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "outbox.mark",
         Choice("none", later=("update",)),
-        "Write the table's own sent columns back.",
+        "none, as all that there is yet: the table's own sent columns stay as they are.",
         default="none",
         flag="--mark",
     ),

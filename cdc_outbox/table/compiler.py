@@ -242,7 +242,10 @@ class Compiler:
                 f"outbox.topic is wrong: {error}",
                 next="give a legal topic name with columns in braces, as in --topic 'orders.{event_type}'",
             ) from None
-        self.summary["topic"] = (text, "configured")
+        if "{" in text:
+            self.summary["topic"] = (text, "configured")
+        else:
+            self.summary[f"topic {text}"] = ("", "configured")
         return compiled
 
     def key(self) -> tuple[Field | Callable[[Values], bytes | None] | None, str]:
@@ -259,7 +262,7 @@ class Compiler:
             self.summary["key"] = (field.name, self.summary.pop("aggregate_id")[1])
             return field, field.name
         if text == "none":
-            self.summary["key"] = ("none", "configured")
+            self.summary["key none"] = ("", "configured")
             return None, "none"
         self.summary["key"] = (text, "configured")
         if text.startswith(_POINTER):

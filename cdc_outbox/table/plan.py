@@ -101,7 +101,10 @@ class Plan:
 
     def describe(self) -> str:
         """The mapping in one line of words."""
-        parts = [f"{role} from {source} ({rule})" for role, (source, rule) in self.summary.items()]
+        parts = [
+            f"{role} from {source} ({rule})" if source else f"{role} ({rule})"
+            for role, (source, rule) in self.summary.items()
+        ]
         return "; ".join([*parts, f"ignored: {', '.join(self.ignored) or 'nothing'}"])
 
     def lost(self, previous: Plan) -> tuple[str, ...]:

@@ -395,8 +395,15 @@ def test_a_row_can_be_shown_whole():
     assert mapped.plan.raw(values) == {**EVENT, "note": "\\x00", "headers": None, "event_type": "\\xff"}
 
 
+def test_a_fixed_topic_is_told_apart_from_a_column():
+    said = Mapped(TABLE_C, key="none", topic="shop.events").plan.describe()
+    assert "; topic shop.events (configured); " in said
+    said = Mapped(TABLE_C, key="none", topic="shop.{topic}").plan.describe()
+    assert "; topic from shop.{topic} (configured); " in said
+
+
 def test_the_mapping_in_one_line():
     assert Mapped(TABLE_C, key="none").plan.describe() == (
-        "id from id (recognised); topic from topic (recognised); key from none (configured); "
+        "id from id (recognised); topic from topic (recognised); key none (configured); "
         "payload from payload (recognised); sent from sent_at (recognised); ignored: nothing"
     )
