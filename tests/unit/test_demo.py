@@ -104,5 +104,5 @@ def test_without_the_extra(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code, "demo"], capture_output=True, text=True, check=False)
     error, remedy = done.stderr.splitlines()
     assert error.startswith(f"error: the demo needs {missing.replace('_', '-')},")
-    assert remedy == "next: pip install 'cdc-outbox[demo]'"
+    assert remedy == "next: in the checkout: pip install '.[demo]'"
     assert (done.returncode, done.stdout) == (78, "")
