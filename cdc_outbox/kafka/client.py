@@ -33,6 +33,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable
 from cdc_outbox.publisher import BusRefused
+from cdc_outbox.settings import BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -185,7 +186,18 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
             reasons.append(f"{server}: {in_short(error)}")
     return KafkaUnavailable(
         f"no Kafka broker can be used: {', '.join(reasons)}",
-        next="check kafka.bootstrap_servers, security.protocol, and that the brokers run",
+        next=where_to_look(settings, "kafka.bootstrap_servers, security.protocol, and that the brokers run"),
+    )
+
+
+def where_to_look(settings: KafkaSettings, what: str) -> str:
+    """The next step where no broker answers: check `what`, or name the brokers where nobody did."""
+    default = BY_KEY["kafka.bootstrap_servers"].default
+    if settings.bootstrap_servers != default:
+        return f"check {what}"
+    return (
+        f"{default} is the default; where the brokers are elsewhere: "
+        "export CDC_OUTBOX_BOOTSTRAP_SERVERS=HOST:9092"
     )
 
 

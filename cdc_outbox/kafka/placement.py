@@ -73,7 +73,7 @@ class Placement:
         except (TimeoutError, KafkaError, OSError) as error:
             raise KafkaUnavailable(
                 f"no Kafka broker at {servers} says which topics there are",
-                next="check kafka.bootstrap_servers and that the brokers run",
+                next=client.where_to_look(self._settings, "kafka.bootstrap_servers and that the brokers run"),
             ) from error
         finally:
             await asking.close()

@@ -328,3 +328,11 @@ def test_reasons_are_told_server_by_server(monkeypatch: pytest.MonkeyPatch) -> N
         assert text.endswith(f"{closing}: it closes the connection")
 
     asyncio.run(begin())
+
+
+def test_who_named_no_broker_is_told_the_default() -> None:
+    assert client.where_to_look(settings("kafka:9092"), "that they run") == "check that they run"
+    assert client.where_to_look(settings(), "that they run") == (
+        "localhost:9092 is the default; where the brokers are elsewhere: "
+        "export CDC_OUTBOX_BOOTSTRAP_SERVERS=HOST:9092"
+    )
