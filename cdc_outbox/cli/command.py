@@ -86,6 +86,17 @@ class Program(Group):
             raise TypeError(f"cdc_outbox.cli.{cmd_name} has no command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names. Raises click.UsageError, with the nearest name, where none does."""
+        if args[0] not in self.summaries:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(args[0], self.summaries, 1):
+                raise click.UsageError(f"no such command {args[0]!r}; did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.summaries.items()))

@@ -28,13 +28,16 @@ INTERVAL = 2.0
     cls=Command,
     examples=(
         "cdc-outbox health --slot outbox_slot",
+        "cdc-outbox health --slot outbox_slot --slot shop_slot",
         "cdc-outbox health --all --watch",
         "cdc-outbox health --json | jq -r .next",
         "cdc-outbox health --format nagios --warning retained=40% --critical time_to_loss=2h",
     ),
 )
 @settings_options("postgres", "http", "health", also=("--table",), without=("--slot",))
-@click.option("--slot", "slots", metavar="NAME", multiple=True, help="The replication slot; repeatable.")
+@click.option(
+    "--slot", "slots", metavar="NAME", multiple=True, help="The replication slot; repeatable.  [outbox_slot]"
+)
 @click.option("--all", "every", is_flag=True, help="All pgoutput slots of this database.")
 @click.option("--watch", is_flag=True, help="Go on, every two seconds: a table in place, or lines.")
 @click.option(

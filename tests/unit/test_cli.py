@@ -112,7 +112,8 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("args", "error", "remedy"),
         [
-            (("strat",), "error: no such command 'strat'", "next: cdc-outbox --help"),
+            (("strat",), "error: no such command 'strat'; did you mean 'start'?", "next: cdc-outbox --help"),
+            (("xyz",), "error: no such command 'xyz'", "next: cdc-outbox --help"),
             (
                 ("config", "show", "--slto", "x"),
                 "error: no such option '--slto'",
