@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.doctor import hosting
 from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.doctor.hosting import Hosting, Setting
-from cdc_outbox.errors import SynchronousStandby
 from cdc_outbox.postgres import synchronous
 from cdc_outbox.postgres.remedy import recover
 
@@ -48,7 +47,6 @@ class Endurance:
         """All checks; the server's clock was read between the two times of ours."""
         self.retention()
         self.synchronous_commit()
-        self.synchronous_standby()
         self.failover()
         self.timeouts()
         self.clock(began, ended)
@@ -99,17 +97,6 @@ class Endurance:
             )
         else:
             self.findings.ok("synchronous_commit", self.facts.settings.get("synchronous_commit", "unknown"))
-
-    def synchronous_standby(self) -> None:
-        names = self.facts.settings.get("synchronous_standby_names", "")
-        try:
-            synchronous.require_none(names, f"cdc-outbox/{self.name}")
-        except SynchronousStandby as error:
-            remedy = self.change(Setting("synchronous_standby_names", "NAMES_OF_REAL_STANDBYS"))
-            self.findings.refuse("synchronous_standby", error, remedy)
-            return
-        shown = f"'{names}' doesn't match us" if names else "none: we never count as one"
-        self.findings.ok("synchronous_standby", shown)
 
     def failover(self) -> None:
         found = self.found

@@ -29,6 +29,15 @@ select p.pubupdate or p.pubdelete or p.pubtruncate, p.puballtables
   from pg_catalog.pg_publication p where p.pubname = %s
 """
 
+_UNLISTED: Final[LiteralString] = """
+select a.attname::text
+  from pg_catalog.pg_publication p join pg_catalog.pg_publication_rel r on r.prpubid = p.oid
+  join pg_catalog.pg_class c on c.oid = r.prrelid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+ where p.pubname = %s and n.nspname = %s and c.relname = %s and a.attnum <> all(r.prattrs)
+ order by a.attnum
+"""
+
 _PARTITIONED_BY: Final[LiteralString] = """
 select a.attname::text
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -65,7 +74,7 @@ async def examine(
     mapping = Mapping(settings.outbox, settings.postgres.slot)
     for table in settings.outbox.tables:
         try:
-            plan = await _plan(conn, settings, findings, mapping, table)
+            plan = await _plan(conn, settings, findings, mapping, table, within)
             if plan is None:
                 found.whole = False
                 continue
@@ -80,7 +89,12 @@ async def examine(
 
 
 async def _plan(
-    conn: Connection, settings: Settings, findings: Findings, mapping: Mapping, table: TableName
+    conn: Connection,
+    settings: Settings,
+    findings: Findings,
+    mapping: Mapping,
+    table: TableName,
+    within: float,
 ) -> Plan | None:
     """The table's plan; None where there is no table to plan for, which is said."""
     try:
@@ -99,9 +113,26 @@ async def _plan(
         return None
     findings.ok("table", f"{table}, {len(columns)} columns")
     plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
-    if plan is not None:
+    if plan is None:
+        return None
+    hidden = await _hidden(conn, plan, settings.postgres.publication, within)
+    if hidden:
+        findings.fail(
+            "mapping",
+            f"{table}: {_in_short(plan)}; the publication's column list keeps back {', '.join(hidden)}",
+            publication.whole(settings.postgres.publication, table),
+        )
+    else:
         findings.ok("mapping", f"{table}: {_in_short(plan)}")
     return plan
+
+
+async def _hidden(conn: Connection, plan: Plan, name: str, within: float) -> list[str]:
+    """The columns that the mapping takes and the publication's column list leaves out."""
+    table = plan.table
+    rows = await execute(conn, _UNLISTED, (name, table.schema, table.name), within=within)
+    used = {field.name for field in (*plan.needed.values(), *plan.optional.values())}
+    return [str(column) for (column,) in rows if column in used]
 
 
 def _in_short(plan: Plan) -> str:
@@ -190,36 +221,27 @@ async def _rows(
         findings.ok("rows", f"{looked}: {sent} would be sent{others}")
 
 
-async def published_besides(
-    conn: Connection, settings: Settings, findings: Findings, *, within: float
-) -> bool:
-    """Warn of what the publication carries beyond the inserts on our tables; whether there was anything."""
+async def published_besides(conn: Connection, settings: Settings, *, within: float) -> dict[str, str]:
+    """What the publication carries beyond the inserts on our tables, each with its remedy."""
     name, tables = settings.postgres.publication, settings.outbox.tables
-    found = await execute(conn, _PUBLISHED, (name,), within=within)
-    if not found:
-        return False
-    more_than_inserts, everything = found[0]
+    rows = await execute(conn, _PUBLISHED, (name,), within=within)
+    if not rows:
+        return {}
+    more_than_inserts, everything = rows[0]
     others = await publication.besides(conn, name, tables, within=within)
     quoted = quote(name)
+    found = {}
     if everything:
-        findings.warn(
-            "publication",
-            f"{name} is for all tables: every change of the database is sent to the relay, which passes over it",
-            "cdc-outbox init --publication ANOTHER --slot ANOTHER",
-        )
-    elif others:
-        findings.warn(
-            "publication",
+        found[
+            f"{name} is for all tables: every change of the database is sent to the relay, which passes over it"
+        ] = "cdc-outbox init --publication ANOTHER --slot ANOTHER"
+    if others:
+        found[
             f"{name} also has {', '.join(map(str, others))}: rows of those are passed over, and no other relay gets"
-            " them from this slot",
-            "\n".join(f"alter publication {quoted} drop table {other};" for other in others),
-        )
-    elif more_than_inserts:
-        findings.warn(
-            "publication",
-            f"{name} publishes more than inserts: updates and deletes are sent to the relay, which passes over them",
-            f"alter publication {quoted} set (publish = 'insert');",
-        )
-    else:
-        return False
-    return True
+            " them from this slot"
+        ] = "\n".join(f"alter publication {quoted} drop table {other};" for other in others)
+    if more_than_inserts and not everything:
+        found[
+            f"{name} publishes more than inserts: updates and deletes are sent to the relay, which passes over them"
+        ] = f"alter publication {quoted} set (publish = 'insert');"
+    return found

@@ -24,7 +24,7 @@ from cdc_outbox.errors import (
     SynchronousStandby,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import publication, server, slot, sqlstate, witness
+from cdc_outbox.postgres import publication, server, slot, sqlstate, synchronous, witness
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
 from cdc_outbox.postgres.guard import Finding
@@ -107,6 +107,7 @@ class PostgresSide:
         """Raises the error that ended the connection, if one did."""
         self.connection()
         self.pooler()
+        self.synchronous_standby()
         here = await self.server()
         self.wal_level()
         self.found, self.pending = await slot.inspect_both(self.conn, self.name, within=WITHIN)
@@ -167,6 +168,20 @@ class PostgresSide:
             )
         else:
             self.findings.ok("pooler", "none in between")
+
+    def synchronous_standby(self) -> None:
+        """Before all whose remedy is a COMMIT: that would wait for the standby that isn't there."""
+        names = self.facts.settings.get("synchronous_standby_names", "")
+        try:
+            synchronous.require_none(names, f"cdc-outbox/{self.name}")
+        except SynchronousStandby as error:
+            real = "NAMES_OF_REAL_STANDBYS" if self.facts.standbys or self.facts.physical else ""
+            self.findings.refuse(
+                "synchronous_standby", error, self.change(Setting("synchronous_standby_names", real))
+            )
+            return
+        shown = f"'{names}' doesn't match us" if names else "none: we never count as one"
+        self.findings.ok("synchronous_standby", shown)
 
     async def server(self) -> Server:
         here = await server.identity(self.conn, within=WITHIN)
@@ -271,9 +286,17 @@ class PostgresSide:
                 "publication", state.problem, f"cdc-outbox init --publication {wanted} --slot {self.name}"
             )
             return
+        besides = await outbox.published_besides(self.conn, self.settings, within=WITHIN)
+        messages, remedies = list(besides), list(besides.values())
         if state.problem is not None:
-            raise Finding(state.problem, state.next).wrong(self.name)
-        if not await outbox.published_besides(self.conn, self.settings, self.findings, within=WITHIN):
+            wrong = Finding(state.problem, state.next).wrong(self.name)
+            messages, remedies = [str(wrong), *messages], [wrong.next, *remedies]
+        message, remedy = "; ".join(messages), "\n".join(remedies)
+        if state.problem is not None:
+            self.findings.fail("publication", message, remedy)
+        elif besides:
+            self.findings.warn("publication", message, remedy)
+        else:
             names = ", ".join(str(table) for table in tables)
             self.findings.ok("publication", f"{wanted}: inserts on {names}, whole")
 

@@ -108,7 +108,7 @@ class Identity:
 class PublicationState:
     """One look at the publication.
 
-    `problem` says what it hides, None when it is as it should be; `next` is the remedy, as SQL.
+    `problem` says all that it hides, None when it is as it should be; `next` is the remedy, as SQL.
     `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
     ended at the look, None on a standby. `traceless`: what was hidden meanwhile can't be told from the identity
     afterwards, for a table is unlogged, or went by another name or schema.
@@ -222,7 +222,7 @@ def read_look(
     publication: str, tables: Sequence[TableName], rows: Sequence[Sequence[Any]]
 ) -> PublicationState:
     """What the rows of `look_query` say."""
-    problem: tuple[str, str] | None = None
+    problems: dict[str, str] = {}
     found: list[tuple[str, Member]] = []
     for table, row in zip(tables, rows, strict=True):
         (
@@ -239,7 +239,7 @@ def read_look(
             member_rows,
             _,
         ) = row
-        problem = problem or _problem(
+        problems |= _problems(
             publication,
             table,
             tables,
@@ -258,18 +258,22 @@ def read_look(
             identified = frozenset(Row(int(member[0]), str(member[1])) for member in member_rows)
             found.append((str(table), Member(int(relation), int(schema), identified)))
     oid, xmin, *_, lsn = rows[0]
-    whole = oid is not None and len(found) == len(tables)
+    complete = oid is not None and len(found) == len(tables)
+    # What takes more than SQL comes before all the rest: a table or the publication itself isn't there.
+    first = next((each for each in problems.items() if not each[1].endswith(";")), None)
+    if first is not None:
+        problems = dict([first])
     return PublicationState(
         name=publication,
-        problem=problem[0] if problem else None,
-        next=problem[1] if problem else "",
-        identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if whole else None,
+        problem="; ".join(problems) or None,
+        next=" ".join(dict.fromkeys(problems.values())),
+        identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if complete else None,
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
         traceless=any(row[7] != "p" for row in rows),
     )
 
 
-def _problem(
+def _problems(
     publication: str,
     table: TableName,
     tables: Sequence[TableName],
@@ -284,55 +288,56 @@ def _problem(
     columns: bool,
     member: bool,
     partition: bool,
-) -> tuple[str, str] | None:
-    """What is wrong with one table's place in the publication, and the SQL that mends it."""
+) -> dict[str, str]:
+    """All that is wrong with one table's place in the publication, each with the SQL that mends it."""
     name = quote(publication)
-    whole = (
+    if kind is None:
+        return {
+            f"table {table} does not exist": f"create it, or name the outbox table with --table (now: {table})"
+        }
+    if kind not in ("r", "p"):
+        return {f"{table} is not a table": f"name the outbox table with --table (now: {table})"}
+    if not exists:
+        return {f"publication {name} does not exist": missing(publication, tables)}
+    problems = {}
+    if unlogged:
+        problems[f"table {table} is unlogged or temporary, and such tables are not replicated"] = (
+            f"alter table {table} set logged;"
+        )
+    if not inserts:
+        problems[f"publication {name} does not publish inserts"] = (
+            f"alter publication {name} set (publish = 'insert');"
+        )
+    if filtered:
+        problems[f"publication {name} has a row filter on {table}, which hides rows"] = whole(
+            publication, table
+        )
+    if columns:
+        problems[f"publication {name} has a column list on {table}, which hides columns"] = whole(
+            publication, table
+        )
+    if listed or unlogged:
+        return problems
+    if kind == "p" and (member or everything):
+        problems[f"publication {name} publishes the partitions of {table} under their own names"] = (
+            f"alter publication {name} set (publish_via_partition_root = true);"
+        )
+    elif partition and (member or everything):
+        problems[f"publication {name} publishes {table} under the name of its partition root"] = (
+            f"name the partition root with --table (now: {table})"
+        )
+    else:
+        problems[f"publication {name} lacks table {table}"] = f"alter publication {name} add table {table};"
+    return problems
+
+
+def whole(publication: str, table: TableName) -> str:
+    """SQL that takes row filter and column list off a table of the publication."""
+    name = quote(publication)
+    return (
         f"begin; alter publication {name} drop table {table};"
         f" alter publication {name} add table {table}; commit;"
     )
-    if kind is None:
-        return (
-            f"table {table} does not exist",
-            f"create it, or name the outbox table with --table (now: {table})",
-        )
-    if kind not in ("r", "p"):
-        return f"{table} is not a table", f"name the outbox table with --table (now: {table})"
-    if not exists:
-        return f"publication {name} does not exist", missing(publication, tables)
-    if unlogged:
-        return (
-            f"table {table} is unlogged or temporary, and such tables are not replicated",
-            f"alter table {table} set logged;",
-        )
-    if not inserts:
-        return (
-            f"publication {name} does not publish inserts",
-            f"alter publication {name} set (publish = 'insert');",
-        )
-    if filtered:
-        return (
-            f"publication {name} has a row filter on {table}, which hides rows",
-            whole,
-        )
-    if columns:
-        return (
-            f"publication {name} has a column list on {table}, which hides columns",
-            whole,
-        )
-    if not listed:
-        if kind == "p" and (member or everything):
-            return (
-                f"publication {name} publishes the partitions of {table} under their own names",
-                f"alter publication {name} set (publish_via_partition_root = true);",
-            )
-        if partition and (member or everything):
-            return (
-                f"publication {name} publishes {table} under the name of its partition root",
-                f"name the partition root with --table (now: {table})",
-            )
-        return f"publication {name} lacks table {table}", f"alter publication {name} add table {table};"
-    return None
 
 
 def missing(publication: str, tables: Sequence[TableName], slot: str | None = None) -> str:

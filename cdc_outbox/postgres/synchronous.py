@@ -52,9 +52,10 @@ def require_none(synchronous_standby_names: str, application_name: str) -> None:
     """Raise SynchronousStandby if the server would take us as one."""
     name = matches(synchronous_standby_names, application_name)
     if name is not None:
+        by = f", by '{name}'" if name != synchronous_standby_names else ""
         raise SynchronousStandby(
-            f"synchronous_standby_names = '{synchronous_standby_names}' makes this relay synchronous,"
-            f" by '{name}': every COMMIT of the application would wait for Kafka",
+            f"synchronous_standby_names = '{synchronous_standby_names}' makes this relay synchronous{by}:"
+            " every COMMIT of the application would wait for Kafka",
             next="name your real standbys there: alter system set synchronous_standby_names = '…';"
             " select pg_reload_conf();",
         )

@@ -218,6 +218,20 @@ def test_a_synchronous_standby(make_postgres: Callable[..., PostgresServer], kaf
     server.reload({"synchronous_standby_names": "*"})
     standby = doctor.look(code=78)["postgres.synchronous_standby"]
     assert "every COMMIT of the application would wait" in standby["message"]
+    server.settings.pop("synchronous_standby_names")
+    server.reload({})
+    server.execute("alter system set synchronous_standby_names = '*'")
+    server.execute("alter publication outbox_pub set (publish = 'delete')")
+    server.execute("select pg_reload_conf()")
+    failed = [check for check in doctor.look(code=78).values() if check["status"] == "failed"]
+    # In their order: a COMMIT before the first of them would wait for ever.
+    assert [check["name"] for check in failed][:2] == ["synchronous_standby", "publication"]
+    for check in failed[:2]:
+        doctor.follow(check)
+    checks = doctor.look()
+    assert (
+        checks["postgres.synchronous_standby"]["status"] == checks["postgres.publication"]["status"] == "ok"
+    )
     server.reload({"synchronous_standby_names": "FIRST 1 (s1)", "wal_sender_timeout": "2s"})
     checks = doctor.look()
     assert checks["postgres.synchronous_standby"]["status"] == "ok"
@@ -254,6 +268,27 @@ def test_a_publication_that_hides(as_relay: Doctor, change: LiteralString, words
     as_relay.follow(publication)
     checks = json.loads(as_relay.command("doctor", "--json").stdout)["checks"]
     assert {check["status"] for check in checks if check["name"] == "publication"} == {"ok"}
+
+
+def test_all_that_a_publication_hides_is_said_at_once(as_relay: Doctor) -> None:
+    as_relay.execute("create table other (id int primary key)")
+    as_relay.execute("alter table outbox replica identity full")
+    as_relay.execute(
+        "alter publication outbox_pub set table outbox (id, aggregate_id) where (id is not null), other"
+    )
+    as_relay.execute("alter publication outbox_pub set (publish = 'insert, update')")
+    checks = as_relay.look(code=78)
+    publication = checks["postgres.publication"]
+    for words in ("a row filter on", "a column list on", "also has public.other", "more than inserts"):
+        assert words in publication["message"]
+    mapping = checks["postgres.mapping"]
+    assert mapping["status"] == "failed"
+    assert "column list keeps back aggregate_type, event_type, event_version, payload" in mapping["message"]
+    as_relay.follow(mapping)
+    checks = as_relay.look(code=78)  # what came meanwhile may be missing
+    assert (checks["postgres.mapping"]["status"], checks["postgres.slot"]["status"]) == ("ok", "failed")
+    as_relay.follow(publication)
+    assert as_relay.look(code=78)["postgres.publication"]["status"] == "ok"
 
 
 def test_partitions_under_their_own_names(doctor: Doctor) -> None:

@@ -102,6 +102,17 @@ HIDING: list[tuple[str, Sequence[str], str]] = [
         "publication p has a column list on public.outbox",
     ),
     (
+        "all at once",
+        [
+            "create publication p for table outbox (id) where (id > 5) with (publish = 'delete')",
+            "alter table outbox replica identity full",
+        ],
+        (
+            "publication p does not publish inserts; publication p has a row filter on public.outbox, which hides rows;"
+            " publication p has a column list on public.outbox, which hides columns"
+        ),
+    ),
+    (
         "unlogged",
         ["create publication p for all tables", "alter table outbox set unlogged"],
         "table public.outbox is unlogged",
