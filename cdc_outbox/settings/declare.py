@@ -350,7 +350,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "log.format",
         Choice("text", "json"),
-        "Default: text on a terminal, else json.",
+        "Default: json for a start without a terminal, else text.",
         flag="--log-format",
         environment=("CDC_OUTBOX_LOG_FORMAT",),
     ),
