@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 SECONDS: Final = (
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75),
-    *(1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0),
+    *(1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
+    *(1800.0, 3600.0, 7200.0),
 )
-"""Upper bounds of durations: fine where a live stream is, and up to the hours of a backlog."""
+"""Upper bounds of durations: fine where a live stream is and an outage ends, and up to the hours of a backlog."""
 
 ROWS: Final = (1.0, 2.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1e3, 5e3, 1e4, 1e5, 1e6)
 """Upper bounds of the number of rows in a transaction."""

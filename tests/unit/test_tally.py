@@ -52,6 +52,15 @@ def test_a_quantile_lies_evenly_in_its_interval(part: float, value: float) -> No
     assert quantile((1.0, 2.0, 3.0), [0, 100, 0, 0], part) == pytest.approx(value)
 
 
+@given(st.floats(0.001, 600.0), st.sampled_from([0.5, 0.99]))
+def test_a_quantile_of_equal_durations_is_within_a_factor_of_two(value: float, part: float) -> None:
+    histogram = Histogram(SECONDS)
+    histogram.observe(value, 100)
+    told = quantile(SECONDS, histogram.counts, part)
+    assert told is not None
+    assert value / 2 <= told <= value * 2
+
+
 def test_a_quantile_of_nothing_is_none_and_of_what_is_beyond_the_last_bound() -> None:
     assert quantile((1.0, 2.0), [0, 0, 0], 0.5) is None
     assert quantile((1.0, 2.0), [0, 0, 7], 0.5) == 2.0
