@@ -235,7 +235,8 @@ class Flow:
                 said = now
                 self._hold(
                     KafkaUnavailable(
-                        f"Kafka at {self.settings.kafka.bootstrap_servers} has owed us a confirmation for {SILENT:g} s",
+                        f"Kafka at {self.settings.kafka.bootstrap_servers} has owed us a confirmation"
+                        f" for more than {SILENT:g} s",
                         next="check that the brokers run; the relay goes on by itself when they do",
                     )
                 )

@@ -28,6 +28,10 @@ class Crossing:
         return self.check.status.gravity > self.was.gravity
 
 
+ITS_OWN: Final = frozenset({"slot", "inactive", "relay"})
+"""What the relay itself logs, with the reason and the step that it knows: that it is stuck, or has no slot to read."""
+
+
 class Alarms:
     """The levels that were said last."""
 
@@ -38,6 +42,8 @@ class Alarms:
     def look(self, health: Health) -> Iterator[Crossing]:
         """What has to be said of a new sample's health. What is unknown says nothing either way."""
         for check in health.checks:
+            if check.name in ITS_OWN:
+                continue
             was = self._said.get(check.name, Level.OK)
             if check.status is Level.UNKNOWN or check.status is was:
                 self._better.pop(check.name, None)

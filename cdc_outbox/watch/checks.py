@@ -109,6 +109,7 @@ class _Judgement:
         yield self._position()
         yield self._inactive_check()
         yield self._standbys()
+        yield self._relay()
         yield self._oldest()
         yield self._stalled()
         yield self._wal_status()
@@ -212,9 +213,9 @@ class _Judgement:
             yield _good("incidents", "nothing happened to the publication that a person has to know of")
             return
         name = self.sample.name
-        accept = f"cdc-outbox health --slot {name} --accept, after a look at what may be missing"
+        accept = f"after a look at what may be missing: cdc-outbox health --slot {name} --accept"
         if any(each.kind.bars for each in happened):
-            accept = f"{accept_gap(name)}, after a look at what may be missing"
+            accept = f"after a look at what may be missing: {accept_gap(name)}"
         yield _bad("incidents", "; ".join(each.message for each in happened), accept)
 
     def _position(self) -> Check:
@@ -290,7 +291,7 @@ class _Judgement:
         if self.sample.in_recovery:
             return _good("inactive", "nobody reads from a slot on a standby", threshold)
         seconds, how = self._inactive()
-        start = f"cdc-outbox start --slot {self.sample.name}"
+        start = self._delivery_next()
         if not self._ours and self.known is not Known.NAMED:
             start += ", or the tool that reads from this slot"
         if self.sample.slot is None:
@@ -317,6 +318,15 @@ class _Judgement:
         return Check(
             "inactive", status, seconds, threshold.warning, threshold.critical, message, start, counts=True
         )
+
+    def _relay(self) -> Check:
+        """Whether the relay, where it could be asked, says that it can't deliver: at once, whatever its age."""
+        state, reason = self.delivery.state, self.delivery.reason
+        if state is None:
+            return _unknown("relay", "not known: the relay's /status is not reachable from here")
+        message = f"the relay says {state}" + (f": {reason}" if reason else "")
+        level = Level.WARNING if self.delivery.stuck else Level.OK
+        return Check("relay", level, state, None, None, message, self._delivery_next())
 
     def _oldest(self) -> Check:
         seconds, threshold = (
@@ -359,11 +369,12 @@ class _Judgement:
 
     def _delivery_next(self) -> str:
         name = self.sample.name
-        if not self._kept.active:
-            return f"cdc-outbox start --slot {name}"
         if self.delivery.next is not None:
             return self.delivery.next
-        return f"see what the relay says at /status and in its log, and what comes next: cdc-outbox peek --slot {name}"
+        if not self._kept.active and self.delivery.state is None:
+            return f"cdc-outbox start --slot {name}"
+        peek = f"cdc-outbox peek --slot {name} --follow"
+        return f"see what the relay says at /status and in its log, and what comes next: {peek}"
 
     # Disk.
 

@@ -113,7 +113,8 @@ class Delivery:
     """What the running relay says of itself, by its `/status` or within its process; None: not known.
 
     `oldest_unacknowledged_seconds` is 0 with nothing waiting. `state` is one of the relay's states, `reason` says in
-    words why it is in it. `trouble` is its last error, if something waits, and `next` the step for that.
+    words why it is in it. `trouble` is its last error, if something waits, and `next` the step for that, or for the
+    reason where it is stuck.
     """
 
     oldest_unacknowledged_seconds: float | None = None
@@ -122,6 +123,11 @@ class Delivery:
     reason: str | None = None
     trouble: str | None = None
     next: str | None = None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the relay says that it delivers nothing for now."""
+        return self.state in ("held", "blocked")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,7 +78,7 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
     seconds = _seconds(told.get("oldest_unacknowledged_seconds"))
     reason, last = _text(document.get("reason")), _last_error(document, seconds or 0.0)
     trouble = _text(last.get("error"))
-    return Delivery(
+    found = Delivery(
         oldest_unacknowledged_seconds=seconds,
         last_acknowledged_at=_time(told.get("last_acknowledged_at")),
         state=_text(document.get("state")),
@@ -85,6 +86,14 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
         trouble=trouble if trouble != reason else None,
         next=_text(last.get("next")),
     )
+    return replace(found, next=_of_the_reason(document, reason) or found.next) if found.stuck else found
+
+
+def _of_the_reason(document: dict[str, Any], reason: str | None) -> str | None:
+    """The step that the relay gave when it became stuck, however long ago."""
+    errors = document.get("errors")
+    known = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    return next((_text(each.get("next")) for each in reversed(known) if each.get("error") == reason), None)
 
 
 def _last_error(document: dict[str, Any], seconds: float) -> dict[str, Any]:

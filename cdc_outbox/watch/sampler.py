@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.postgres.remedy import complete
 from cdc_outbox.settlement import GUARD_ANSWER
 from cdc_outbox.watch import sample as samples
 from cdc_outbox.watch.alarms import Alarms
@@ -125,18 +127,23 @@ class Sampler:
         )
         self.forecast = self._course.add(sample)
         self._sample, self._taken, self._error = sample, time.monotonic(), None
-        self._health = judge(sample, self.forecast, self._thresholds, self._delivery())
-        for crossing in self._alarms.look(self._health):
+        health = judge(sample, self.forecast, self._thresholds, self._delivery())
+        if health.next is not None:
+            health = replace(health, next=complete(health.next, self._settings))
+        self._health = health
+        for crossing in self._alarms.look(health):
             self._say(crossing)
 
     def _delivery(self) -> Delivery:
         status = self._status
         acknowledged = status.tally.last_acknowledged
+        steps = [each.next for each in status.errors if each.error == status.reason]
         return Delivery(
             oldest_unacknowledged_seconds=status.oldest_unacknowledged(),
             last_acknowledged_at=None if acknowledged is None else datetime.fromtimestamp(acknowledged, UTC),
             state=status.state.value,
             reason=status.reason or None,
+            next=steps[-1] if steps else None,
         )
 
     def _say(self, crossing: Crossing) -> None:
@@ -152,6 +159,6 @@ class Sampler:
             value=check.value,
             threshold=threshold,
             what=check.message,
-            next=check.next,
+            next=check.next if check.status is not Level.OK else None,
             slot=self._status.slot,
         )

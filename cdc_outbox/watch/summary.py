@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from cdc_outbox.watch.sample import Sample
 
 _SAID: Final = frozenset(
-    {"slot", "inactive", "wal_status", "retained", "retained_bytes", "retained_volume", "time_to_loss"}
+    {
+        "slot",
+        "inactive",
+        "relay",
+        "wal_status",
+        "retained",
+        "retained_bytes",
+        "retained_volume",
+        "time_to_loss",
+    }
 )
 """Checks that the line's first and last clauses speak of already; wal_status where nothing is as bad."""
 

@@ -20,6 +20,7 @@ import pytest
 from psycopg.sql import SQL, Literal
 
 from tests.integration.examined import Examined
+from tests.integration.test_watching import value
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
@@ -168,7 +169,7 @@ def test_an_idle_outbox_beside_heavy_writes_of_others_is_no_alarm(
         18, max_slot_wal_keep_size="480MB", max_wal_size="400MB", checkpoint_timeout="30s"
     )
     pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
-    pipeline.start()
+    relay = pipeline.start()
     with watching(examined) as documents, Noise(examined.owner, 8) as noise:
         # More than the limit: a slot that didn't move would be lost.
         eventually(lambda: noise.written > 520, 150, lambda: f"{noise.written} MiB written")
@@ -177,12 +178,39 @@ def test_an_idle_outbox_beside_heavy_writes_of_others_is_no_alarm(
     assert [each["summary"] for each in documents if each["status"] != "ok"] == []
     assert max(each["slot"]["retained_bytes"] for each in documents) < 240 * MIB
     assert {each["forecast"]["loss"] for each in documents[2:]} == {"never"}
+    assert value(relay, "state", state="streaming") == 1
+    assert value(relay, "oldest_unacked_commit_age_seconds") == 0
+    assert value(relay, "slot_time_to_loss_seconds", slot=examined.slot) == float("inf")
     seen = examined.look()
     assert seen.code == 0
     assert seen.headline.endswith(" %)")
     assert "active, caught up" in seen.headline
     assert seen.metric("slot_active", slot=examined.slot) == 1
     assert seen.metric("slot_time_to_loss_seconds", slot=examined.slot) == float("inf")
+
+
+def test_a_relay_that_stops_under_load_is_critical_in_each_form(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    examined = make_examined(18, max_slot_wal_keep_size="4GB", max_wal_size="1GB")
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    relay = pipeline.start()
+    with Noise(examined.owner, 3):
+        eventually(
+            lambda: (look := examined.run()).returncode == 0 and "active" in look.stdout, 60, "all is well"
+        )
+        relay.terminate()
+        # At this pace the limit is reached in less than an hour.
+        eventually(lambda: examined.run().returncode == 2, 60, lambda: examined.run().stdout)
+        seen = examined.look()
+    assert seen.code == 2
+    assert "lost in about" in seen.headline
+    assert seen.check("time_to_loss")["status"] == "critical"
+    assert seen.document["slot"]["active"] is False
+    assert seen.document["forecast"]["loss"] == "in"
+    assert seen.metric("slot_active", slot=examined.slot) == 0
+    assert 0 < (seen.metric("slot_time_to_loss_seconds", slot=examined.slot) or 0) < 3600
+    assert seen.metric("slot_inactive_since_timestamp_seconds", slot=examined.slot) is not None
 
 
 @pytest.mark.parametrize("major", [15, 18])
@@ -225,6 +253,14 @@ def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
         assert "active, caught up" in seen.headline
         assert seen.code == 0
         assert seen.metric("oldest_transaction_age_seconds") is None
+        # Kept for somebody else: next to nothing of it is undelivered.
+        eventually(
+            lambda: (value(relay, "slot_retained_wal_bytes", slot=examined.slot) or 0) > 64 * MIB,
+            30,
+            lambda: relay.get("/metrics"),
+        )
+        assert (value(relay, "slot_unconfirmed_wal_bytes", slot=examined.slot) or 0) < MIB
+        assert value(relay, "oldest_transaction_age_seconds") is None
         judged = examined.look("--warning", "retained_bytes=16MiB")
         assert judged.code == 1
         assert judged.next == f"let that transaction end, or end it: select pg_terminate_backend({pid});"
@@ -311,7 +347,14 @@ def test_a_broker_that_is_away_stalls_delivery_and_the_relay_says_so(
     named = examined.look(*limits, env=asked)
     assert named.headline.count(owed) == 1
     assert named.document["delivery"]["state"] == "held"
+    assert value(relay, "state", state="held") == 1
+    assert (value(relay, "oldest_unacked_commit_age_seconds") or 0) >= 2
+    assert (value(relay, "inflight_events") or 0) > 0
     assert "check that the brokers run" in named.next
+    young = ("--warning", "oldest_unacknowledged=1h", "--critical", "oldest_unacknowledged=2h")
+    at_once = examined.look(*young, env=asked)
+    assert (at_once.code, at_once.check("relay")["status"]) == (1, "warning")
+    assert at_once.next == named.next
     # Another slot's relay says nothing of this one.
     other = examined.look(env=asked, slot="nowhere")
     assert other.document["delivery"]["oldest_unacknowledged_seconds"] is None

@@ -48,6 +48,12 @@ def test_what_is_unknown_says_nothing_either_way() -> None:
 
 def test_signals_are_apart() -> None:
     alarms = Alarms()
-    checks = [Check(name, WARNING, None, None, None, "") for name in ("retained", "inactive")]
-    assert [each.check.name for each in alarms.look(health(checks=tuple(checks)))] == ["retained", "inactive"]
+    checks = [Check(name, WARNING, None, None, None, "") for name in ("retained", "stalled")]
+    assert [each.check.name for each in alarms.look(health(checks=tuple(checks)))] == ["retained", "stalled"]
     assert not [*alarms.look(health(checks=(checks[1],)))]
+
+
+def test_what_the_relay_itself_logs_is_not_said_again() -> None:
+    """At each start after a pause the slot has been inactive, and to start is what was done."""
+    checks = tuple(Check(name, CRITICAL, None, None, None, "") for name in ("slot", "inactive", "relay"))
+    assert not [*Alarms().look(health(checks=checks))]

@@ -216,6 +216,23 @@ class TestDelivery:
         health = judged(sample(), delivery=Delivery(45.0, AT, "held", "no broker answers"))
         assert health.summary.startswith("held (no broker answers); the oldest commit")
 
+    @pytest.mark.parametrize("state", ["held", "blocked"])
+    def test_one_that_is_stuck_is_a_warning_at_once_with_its_own_step(self, state: str) -> None:
+        stuck = Delivery(0.0, AT, state, "topic a.b is missing", None, "make it")
+        for reader in (sample(), stopped(3)):
+            health = judged(reader, delivery=stuck)
+            assert (health.status, health.next) == (Level.WARNING, "make it")
+        assert judged(sample(), delivery=stuck).summary.startswith(
+            f"{state} (topic a.b is missing); WAL kept"
+        )
+        assert judged(sample(), delivery=Delivery(0.0, AT, "streaming")).status is Level.OK
+        assert judged(stopped(90), delivery=stuck).next == "make it", "start is what runs already"
+
+    def test_what_comes_next_can_be_seen_while_the_relay_reads(self) -> None:
+        health = judged(sample(), delivery=Delivery(45.0, AT, "streaming"))
+        assert health.next is not None
+        assert health.next.endswith("cdc-outbox peek --slot outbox_slot --follow")
+
     def test_what_is_late_isnt_called_caught_up_and_its_trouble_is_named(self) -> None:
         late = Delivery(45.0, AT, "streaming", None, "no broker answers", "start one")
         health = judged(at(0, written=0, active=True), at(1, written=0, active=True), delivery=late)

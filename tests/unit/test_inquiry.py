@@ -139,6 +139,25 @@ def test_what_is_the_reason_already_isnt_said_twice() -> None:
     assert (found.reason, found.trouble, found.next) == ("no broker answers", None, "start one")
 
 
+@pytest.mark.parametrize("state", ["held", "blocked"])
+def test_one_that_is_stuck_gives_the_step_of_its_reason_however_old(state: str) -> None:
+    def error(error: str, remedy: str) -> dict[str, str]:
+        return {"at": "2026-05-04T10:00:00.000Z", "error": error, "next": remedy}
+
+    document = {
+        "slot": "a",
+        "state": state,
+        "reason": "topic a.b is missing",
+        "errors": [error("topic a.b is missing", "make it"), error("nothing listens", "start the server")],
+    }
+    found = inquiry.delivery(document, "a")
+    assert found is not None
+    assert (found.stuck, found.trouble, found.next) == (True, None, "make it")
+    found = inquiry.delivery(document | {"state": "streaming"}, "a")
+    assert found is not None
+    assert (found.stuck, found.next) == (False, None)
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable
+from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable, MissingRight, PostgresUnavailable
 from cdc_outbox.settings import load
 from cdc_outbox.state import State, Status
 from cdc_outbox.watch import sample as samples
@@ -173,7 +173,7 @@ def test_a_crossing_is_a_line_with_value_and_remedy(played: Played, caplog: pyte
             retained(Level.OK, 0.1, None),
             retained(Level.WARNING, 0.6, "look"),
             retained(Level.CRITICAL, 0.8, "act"),
-            retained(Level.OK, 0.1, None),
+            retained(Level.OK, 0.1, "none is needed any more"),
         ):
             played.judged = judged
             seen = played.asked
@@ -188,3 +188,14 @@ def test_a_crossing_is_a_line_with_value_and_remedy(played: Played, caplog: pyte
         ("INFO", "threshold left", 0.1, 0.5, None),
     ]
     assert {fields["signal"] for _, _, fields in lines} == {"retained"}
+
+
+def test_a_relay_that_is_held_says_its_own_step_of_now(played: Played) -> None:
+    played.status.trouble(KafkaUnavailable("no broker answers", next="start one"))
+    played.status.trouble(PostgresUnavailable("nothing listens", next="start the server"))
+    played.status.change(State.HELD, "no broker answers")
+    told = played.sampler._delivery()
+    assert (told.stuck, told.reason, told.next) == (True, "no broker answers", "start one")
+    played.status.change(State.STREAMING)
+    told = played.sampler._delivery()
+    assert (told.stuck, told.reason, told.next) == (False, None, None)

@@ -62,7 +62,9 @@ def _row(health: Health) -> tuple[str, ...]:
         health.slot,
         word,
         _size(sample.unconfirmed),
-        _when(forecast.caught_up, forecast.seconds_to_caught_up),
+        _when(forecast.caught_up, forecast.seconds_to_caught_up)
+        if not health.delivery.stuck
+        else str(health.delivery.state),
         _size(sample.retained),
         "none" if sample.limit is None else words.size(sample.limit),
         "-" if rates is None else words.rate(rates.wal),
