@@ -1,4 +1,5 @@
-"""What the running relay says of itself, asked at its address: the age of the oldest commit, which no table shows.
+"""What the running relay says of itself, asked at its address: the age of the oldest commit, which no table shows,
+and what it has seen of the slot for longer than a call of `health` looks.
 
 Short of patience, and silent where nobody answers: health needs no running relay.
 """
@@ -14,11 +15,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc_outbox.watch.forecast import Basis, Outlook
 from cdc_outbox.watch.health import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from cdc_outbox.watch.forecast import Forecast
 
 PATIENCE: Final = 1.0
 """Seconds to reach the relay, and as many that it has for its whole answer."""
@@ -87,6 +91,32 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
         next=_text(last.get("next")),
     )
     return replace(found, next=_of_the_reason(document, reason) or found.next) if found.stuck else found
+
+
+def sooner(document: dict[str, Any] | None, slot: str, forecast: Forecast) -> Forecast:
+    """The forecast, or the relay's own where that expects the loss sooner: it has watched for longer than a moment."""
+    health = document.get("health") if document is not None and document.get("slot") == slot else None
+    told, rate = (_part(health, "forecast"), _part(health, "rate"))
+    seconds, written = _seconds(told.get("seconds_to_loss")), _seconds(rate.get("wal_bytes_per_second"))
+    ours = forecast.seconds_to_loss
+    if seconds is None or written is None or forecast.rates is None or (ours is not None and ours <= seconds):
+        return forecast
+    try:
+        basis = Basis(told.get("basis"))
+    except ValueError:
+        return forecast
+    return replace(
+        forecast,
+        loss=Outlook.IN if seconds else Outlook.NOW,
+        seconds_to_loss=seconds,
+        basis=basis,
+        rates=replace(forecast.rates, wal_slow=max(forecast.rates.wal_slow, written)),
+    )
+
+
+def _part(whole: object, name: str) -> dict[str, Any]:
+    part = whole.get(name) if isinstance(whole, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _of_the_reason(document: dict[str, Any], reason: str | None) -> str | None:

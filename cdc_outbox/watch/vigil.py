@@ -87,7 +87,7 @@ class Vigil:
         return [
             judge(
                 self._last[name],
-                self._forecasts[name],
+                inquiry.sooner(said, name, self._forecasts[name]),
                 self._thresholds,
                 inquiry.delivery(said, name),
                 volume=self._volume,

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from cdc_outbox.watch import inquiry
+from cdc_outbox.watch.forecast import Basis, Outlook, Rates
 from tests.servers.process import free_port
+from tests.unit.sampled import FORECAST
 
 Serve = Callable[..., tuple[str, int]]
 
@@ -156,6 +159,40 @@ def test_one_that_is_stuck_gives_the_step_of_its_reason_however_old(state: str) 
     found = inquiry.delivery(document | {"state": "streaming"}, "a")
     assert found is not None
     assert (found.stuck, found.next) == (False, None)
+
+
+class TestSooner:
+    SEEN = replace(FORECAST, loss=Outlook.NEVER, rates=Rates(5.0, 5.0, 0.0, 0.0), basis=Basis.LIMIT)
+
+    def told(self, seconds: object, rate: object = 900.5, **changes: object) -> dict[str, Any]:
+        forecast = {"loss": "in", "seconds_to_loss": seconds, "basis": "max_slot_wal_keep_size", **changes}
+        return {"slot": "a", "health": {"forecast": forecast, "rate": {"wal_bytes_per_second": rate}}}
+
+    def test_the_relay_that_has_watched_for_longer_counts_where_it_expects_the_loss(self) -> None:
+        found = inquiry.sooner(self.told(51.0), "a", self.SEEN)
+        assert (found.loss, found.seconds_to_loss, found.basis) == (Outlook.IN, 51.0, Basis.LIMIT)
+        assert found.rates is not None
+        assert found.rates.wal == 900.5
+        later = replace(self.SEEN, loss=Outlook.IN, seconds_to_loss=90.0)
+        assert inquiry.sooner(self.told(51.0), "a", later).seconds_to_loss == 51.0
+        assert inquiry.sooner(self.told(0), "a", later).loss is Outlook.NOW
+
+    def test_what_we_see_ourselves_counts_where_it_comes_first(self) -> None:
+        near = replace(self.SEEN, loss=Outlook.IN, seconds_to_loss=20.0)
+        assert inquiry.sooner(self.told(51.0), "a", near) is near
+
+    def test_nothing_of_another_slot_and_nothing_that_isnt_understood(self) -> None:
+        wrong = [
+            self.told(None),
+            self.told("soon"),
+            self.told(51.0, None),
+            self.told(51.0, basis="the moon"),
+            self.told(51.0) | {"slot": "b"},
+            {"slot": "a", "health": None},
+            {"slot": "a", "health": {"forecast": [], "rate": 7}},
+            None,
+        ]
+        assert all(inquiry.sooner(each, "a", self.SEEN) is self.SEEN for each in wrong)
 
 
 @pytest.mark.parametrize(
