@@ -79,6 +79,10 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + more
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class KafkaSide:
     """The cluster, and what is known of the rows that go there."""
 
@@ -114,6 +118,11 @@ class KafkaSide:
     async def connection(self) -> None:
         unreached = await self.cluster.unreached()
         brokers = await self.cluster.brokers()
+        listed = [address.strip() for address in self.settings.bootstrap_servers.split(",")]
+        answering = [address for address in listed if address not in unreached]
+        answering += [each.address for each in brokers if each.problem is None]
+        if answering:
+            self.tool = f"--bootstrap-server {answering[0]}"
         away = [f"{each.address} ({each.problem})" for each in brokers if each.problem is not None]
         away += [f"{address} ({why})" for address, why in unreached.items()]
         if brokers and all(each.problem is not None for each in brokers):
@@ -126,12 +135,12 @@ class KafkaSide:
         elif away:
             self.findings.warn(
                 "connection",
-                f"{len(brokers)} brokers, and some don't answer: {_some(away)}",
+                f"{count(len(brokers), 'broker')} known; what doesn't answer: {_some(away)}",
                 "start those brokers, or take their addresses out of kafka.bootstrap_servers",
             )
         else:
-            count = "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
-            self.findings.ok("connection", f"{count}: {_some(each.address for each in brokers)}")
+            known = _some(each.address for each in brokers)
+            self.findings.ok("connection", f"{count(len(brokers), 'broker')}: {known}")
 
     async def version(self) -> None:
         modern = await self.cluster.is_modern()
@@ -170,7 +179,8 @@ class KafkaSide:
 
     async def exist(self, topics: list[Topic]) -> None:
         if not topics:
-            self.findings.ok("topics", "each row names its own, and none is known yet")
+            known = "each row names its own, and none is known yet"
+            self.findings.ok("topics", known if self.outbox.mapping else "none is known without a mapping")
             return
         missing = [topic.name for topic in topics if not topic.exists and not topic.hidden]
         if not missing:
@@ -208,7 +218,8 @@ class KafkaSide:
                 "or correct [kafka.topics]",
             )
         else:
-            self.findings.ok("topics", f"start makes {_some(missing)}, of {wanted.partitions} partitions")
+            partitions = count(wanted.partitions, "partition")
+            self.findings.ok("topics", f"start makes {_some(missing)}, of {partitions}")
 
     def rights(self, topics: list[Topic]) -> None:
         hidden = [topic.name for topic in topics if topic.hidden]

@@ -65,12 +65,18 @@ class Outbox:
     mapping: dict[str, str] = field(default_factory=dict)
     whole: bool = True
 
+    @classmethod
+    def guessed(cls, settings: Settings) -> Outbox:
+        """Without the catalogue, or a mapping: a topic that the settings name for all rows is known all the same."""
+        topic = settings.outbox.topic
+        return cls(fixed={topic} if topic is not None and "{" not in topic else set())
+
 
 async def examine(
     conn: Connection, settings: Settings, findings: Findings, role: str, *, within: float
 ) -> Outbox:
     """Look at each table and its rows. Raises what `execute` raises when the server is gone."""
-    found = Outbox()
+    found = Outbox.guessed(settings)
     mapping = Mapping(settings.outbox, settings.postgres.slot)
     for table in settings.outbox.tables:
         try:

@@ -61,7 +61,7 @@ async def examine(settings: Settings, findings: Findings) -> Outbox:
         conn = await connect_control(settings.postgres, application_name=APPLICATION_NAME, timeout=WITHIN)
     except CdcOutboxError as error:
         findings.refuse("connection", error)
-        return _guessed(settings)
+        return Outbox.guessed(settings)
     try:
         try:
             began = time.time()
@@ -69,7 +69,7 @@ async def examine(settings: Settings, findings: Findings) -> Outbox:
             ended = time.time()
         except CdcOutboxError as error:
             findings.refuse("connection", error)
-            return _guessed(settings)
+            return Outbox.guessed(settings)
         side = PostgresSide(settings, findings, conn, known)
         try:
             await side.examine(began, ended)
@@ -78,12 +78,6 @@ async def examine(settings: Settings, findings: Findings) -> Outbox:
         return side.outbox
     finally:
         await conn.close()
-
-
-def _guessed(settings: Settings) -> Outbox:
-    """Without the catalogue: a topic that the settings name for all rows is known all the same."""
-    topic = settings.outbox.topic
-    return Outbox(fixed={topic} if topic is not None and "{" not in topic else set())
 
 
 class PostgresSide:
@@ -95,7 +89,7 @@ class PostgresSide:
         self.conn = conn
         self.facts = known
         self.hosting = hosting.detect(known.signs)
-        self.outbox = _guessed(settings)
+        self.outbox = Outbox.guessed(settings)
         self.name = settings.postgres.slot
         self.found: Slot | None = None
         self.pending: Slot | None = None

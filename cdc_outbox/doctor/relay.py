@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
     from cdc_outbox.settings import Settings
+
+NEAR: Final = 20
+"""Ports above one that is taken, among which a free one is looked for."""
 
 
 def examine(settings: Settings, findings: Findings) -> None:
@@ -36,17 +39,14 @@ def _port(settings: Settings, findings: Findings) -> None:
         return
     host, port = settings.http.listen
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+        _bind(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             otherwise = "start would end" if settings.http.explicit else "start would go on without probes"
             findings.warn(
                 "http",
                 f"{host}:{port} is taken: by a relay that runs here, or {otherwise}",
-                "cdc-outbox start --http 127.0.0.1:0",
+                f"cdc-outbox start --http {host}:{_free(host, port)}",
             )
         else:
             findings.fail(
@@ -56,3 +56,22 @@ def _port(settings: Settings, findings: Findings) -> None:
             )
         return
     findings.ok("http", f"{host}:{port} is free")
+
+
+def _bind(host: str, port: int) -> None:
+    """Raises OSError where a server couldn't listen there."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+
+
+def _free(host: str, taken: int) -> int:
+    """The next port that is free, so that a probe can be told of it; 0 (any) where none is near."""
+    for port in range(taken + 1, min(taken + NEAR, 65536)):
+        try:
+            _bind(host, port)
+        except OSError:
+            continue
+        return port
+    return 0

@@ -32,6 +32,13 @@ def test_a_topic_for_all_rows(as_relay: Doctor, kafka: Kafka, topics: str) -> No
     assert as_relay.look("--topic", topic, "--key", "none", code=78)["kafka.compaction"]["status"] == "failed"
 
 
+def test_a_topic_for_all_rows_is_looked_at_without_a_mapping(doctor: Doctor, topics: str) -> None:
+    doctor.execute("create table outbox (id int primary key, payload jsonb)")
+    checks = doctor.look("--topic", f"{topics}all", code=78)
+    assert checks["postgres.mapping"]["status"] == "failed"
+    assert f"the cluster has no topic {topics}all" in checks["kafka.topics"]["message"]
+
+
 @pytest.mark.parametrize("policy", ["hold", "poison"])
 def test_topics_that_rows_name(
     doctor: Doctor, kafka: Kafka, outbox_topic: str, aggregate_type: str, policy: str

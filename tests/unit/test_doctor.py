@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -236,8 +238,16 @@ class Scripted:
     [
         (Scripted(None, None), Status.OK, "2 brokers: b0:9092, b1:9092"),
         (Scripted(None), Status.OK, "1 broker: b0:9092"),
-        (Scripted(None, "no answer"), Status.WARNING, "b1:9092 (no answer)"),
-        (Scripted(None, unreached={"old:9092": "connection refused"}), Status.WARNING, "old:9092"),
+        (
+            Scripted(None, "no answer"),
+            Status.WARNING,
+            "2 brokers known; what doesn't answer: b1:9092",
+        ),
+        (
+            Scripted(None, unreached={"old:9092": "refused"}),
+            Status.WARNING,
+            "1 broker known; what doesn't answer: old:9092",
+        ),
         (Scripted("no answer"), Status.FAILED, "can't be reached where it says they are"),
     ],
 )
@@ -247,6 +257,21 @@ def test_brokers_where_they_say_they_are(cluster: Scripted, status: Status, word
     check = only(made.findings)
     assert check.status is status
     assert words in check.message
+
+
+def test_remedies_go_to_a_broker_that_answers() -> None:
+    listed = replace(kafka_settings(), bootstrap_servers="old:9092, b1:9092")
+    cluster = Scripted(None, unreached={"old:9092": "connection refused"})
+    made = KafkaSide(listed, Outbox(), findings(), cluster)  # type: ignore[arg-type]  # what is asked of it
+    asyncio.run(made.connection())
+    assert made.configure("t", "a", 1).startswith("kafka-configs --bootstrap-server b1:9092 ")
+
+
+def test_no_topic_is_known_without_a_mapping() -> None:
+    for outbox, words in ((Outbox(), "without a mapping"), (Outbox(mapping={"t": "w"}), "names its own")):
+        made = side(outbox)
+        asyncio.run(made.exist([]))
+        assert words in only(made.findings).message
 
 
 FACTS = Facts(
@@ -382,6 +407,19 @@ class TestRelay:
         assert implementation in driver.message
         assert "libpq" in driver.message
         assert port.message == "off: no probes"
+
+    def test_a_port_that_is_taken_has_a_free_one_beside_it_that_probes_can_be_told(self) -> None:
+        found = findings("relay")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            relay.examine(
+                SimpleNamespace(http=SimpleNamespace(listen=("127.0.0.1", port), explicit=True)),  # type: ignore[arg-type]
+                found,
+            )
+        check = found.checks[1]
+        assert check.status is Status.WARNING
+        told = int((check.remedy or "").rpartition("--http 127.0.0.1:")[2])
+        assert port < told < port + relay.NEAR
 
     def test_an_address_that_is_not_ours(self) -> None:
         found = findings("relay")
