@@ -57,7 +57,9 @@ def _table(report: Report, width: int | None, painter: _Painter) -> Iterator[str
 def _mapping(report: Report, width: int | None) -> Iterator[str]:
     for table, words in report.mapping.items():
         yield ""
-        yield from _hanging(f"{table}: ", 2, words, width)
+        yield f"{table} as messages"
+        for part in words.split("; "):
+            yield from _hanging("  ", 4, part, width)
 
 
 def _remedies(report: Report, width: int | None, painter: _Painter) -> Iterator[str]:

@@ -116,6 +116,12 @@ class TestText:
         (first,) = (at for at, line in enumerate(shown) if line.startswith("  warning"))
         assert shown[first + 1].startswith(" " * 26)
 
+    def test_each_part_of_a_mapping_has_a_line(self) -> None:
+        made = Report((), {"public.outbox": "id from id (recognised); key none; ignored: nothing"})
+        shown = text.render(made, width=70, colour=False).splitlines()
+        at = shown.index("public.outbox as messages")
+        assert shown[at + 1 : at + 4] == ["  id from id (recognised)", "  key none", "  ignored: nothing"]
+
     def test_what_failed_comes_first_in_what_to_do(self) -> None:
         shown = text.render(self.made, width=None, colour=False)
         todo = shown.partition("what to do")[2]
