@@ -1,7 +1,8 @@
 """How a command ends when something is wrong: two lines for a person, or one JSON line, and an exit code.
 
 `error:` says what is wrong, `next:` what to do. `start` with JSON logs writes one JSON line instead. A
-traceback is for `--log-level debug` only. Whatever is written has passed the redactor.
+traceback is for `--log-level debug` only. Whatever is written has passed the redactor. Who reads `health` by machine
+finds an answer on stdout all the same: that it is unknown, and why.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class Reporter:
     debug: bool = False
     redact: Callable[[str], str] = field(default=Redactor().redact)
     complete: Callable[[str], str] = field(default=str)
+    health_format: str = ""
+    """`json` or `nagios`, where a health in that form was asked for."""
+    slot: str = ""
 
     @classmethod
     def guess(cls, args: Sequence[str], environ: Mapping[str, str], *, terminal: bool) -> Reporter:
@@ -41,7 +45,11 @@ class Reporter:
         format_ = _option(args, "--log-format") or environ.get("CDC_OUTBOX_LOG_FORMAT", "")
         level = _option(args, "--log-level") or environ.get("CDC_OUTBOX_LOG_LEVEL", "")
         json = format_.lower() == "json" or (format_.lower() != "text" and not terminal)
-        return cls(command, json=command == "start" and json, debug=level.lower() == "debug")
+        reporter = cls(command, json=command == "start" and json, debug=level.lower() == "debug")
+        if command == "health":
+            reporter.health_format = "json" if "--json" in args else _option(args, "--format") or ""
+            reporter.slot = _option(args, "--slot") or environ.get("CDC_OUTBOX_SLOT", "")
+        return reporter
 
     def report(self, error: BaseException) -> int:
         """Write what is wrong and what to do; answer the exit code."""
@@ -57,7 +65,19 @@ class Reporter:
         if self.command == "health":
             code = _UNKNOWN
         self._write(message, remedy, error)
+        if self.health_format in ("json", "nagios"):
+            print(self._unknown(message, remedy))
         return code
+
+    def _unknown(self, message: str, remedy: str) -> str:
+        from cdc_outbox.log import json_text, plain
+        from cdc_outbox.watch.checks import unasked
+        from cdc_outbox.watch.render.nagios import nagios
+
+        health = unasked(self.slot, message, self.complete(remedy))
+        if self.health_format == "nagios":
+            return self.redact(nagios([health]))
+        return json_text(plain(health.document(), self.redact))
 
     def _write(self, message: str, remedy: str, error: BaseException) -> None:
         remedy = self.complete(remedy)

@@ -66,6 +66,12 @@ def unreachable(slot: str, error: CdcOutboxError, *, last: Sample | None = None)
     return Health(slot, status, summary, (check,), error.next, None, None, None)
 
 
+def unasked(slot: str, error: str, remedy: str) -> Health:
+    """The health that nobody could look at, for settings or flags are wrong; `slot` is empty where it isn't known."""
+    check = Check("settings", Level.UNKNOWN, None, None, None, error, remedy)
+    return Health(slot or "slot not known", Level.UNKNOWN, error, (check,), remedy, None, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Judgement:
     sample: Sample

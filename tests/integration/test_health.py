@@ -217,11 +217,28 @@ class TestThresholds:
     def test_wrong_usage_is_unknown(self, flags: tuple[str, ...], message: str) -> None:
         done = run_command("health", "--slot", "any", *flags)
         assert done.returncode == 3
-        assert done.stdout == ""
+        assert (done.stdout == "") == ("nagios" not in flags)
         error, remedy = done.stderr.splitlines()
         assert error.startswith("error: ")
         assert message in error
         assert remedy.startswith("next: ")
+
+    def test_wrong_usage_is_unknown_to_a_machine_too(self) -> None:
+        wrong = ("health", "--slot", "any", "--warning", "retaned=5%")
+        nagios = run_command(*wrong, "--format", "nagios")
+        assert nagios.returncode == 3
+        first, *evidence = nagios.stdout.splitlines()
+        assert first.startswith("CDC-OUTBOX UNKNOWN - any: ")
+        assert "unknown name 'retaned'" in first
+        assert any("next step" in each for each in evidence)
+        for flags in (("--json",), ("--format=json",)):
+            document = run_command(*wrong, *flags)
+            assert (document.returncode, document.stderr.count("\n")) == (3, 2)
+            told = json.loads(document.stdout)
+            require_valid(told)
+            assert (told["status"], told["slot"]["name"]) == ("unknown", "any")
+            assert "unknown name 'retaned'" in told["summary"]
+            assert document.stderr.splitlines()[1] == f"next: {told['next']}"
 
     def test_a_wrong_file_is_unknown(self, tmp_path: Path) -> None:
         (tmp_path / "cdc-outbox.toml").write_text('[health.warning]\nretained = "lots"\n')

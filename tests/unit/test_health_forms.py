@@ -15,7 +15,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.publication import PublicationState
 from cdc_outbox.postgres.witness import Incident, IncidentKind
 from cdc_outbox.watch import words
-from cdc_outbox.watch.checks import unreachable
+from cdc_outbox.watch.checks import unasked, unreachable
 from cdc_outbox.watch.health import Delivery, Health, several
 from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.render.nagios import nagios
@@ -150,6 +150,7 @@ def test_the_schema_names_each_check() -> None:
     seen = {check.name for health in scenes().values() for check in health.checks}
     seen |= {check.name for check in judged(sample(witness=WITNESS)).checks}
     seen |= {check.name for check in judged(at(0, written=0, limit=None)).checks}
+    seen |= {check.name for check in unasked("", "a flag is wrong", "another").checks}
     assert seen == set(SCHEMA["$defs"]["check"]["properties"]["name"]["enum"])
 
 
