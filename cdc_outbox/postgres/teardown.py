@@ -96,8 +96,7 @@ async def drop(
     try:
         owner = await connect_control(postgres, application_name=APPLICATION_NAME, admin=True)
         try:
-            named = settings.origins["postgres.publication"] != "default"
-            standing = await _look(relay, owner, postgres, named=named)
+            standing = await _look(relay, owner, postgres, named=_named(settings))
             if standing.nothing:
                 return standing
             postgres = replace(postgres, publication=standing.name)
@@ -111,6 +110,12 @@ async def drop(
         return standing
     finally:
         await relay.close()
+
+
+def _named(settings: Settings) -> bool:
+    """Whether a person names this slot's publication; what file or environment says isn't about a slot by flag."""
+    by, slot_by = (settings.origins[key] for key in ("postgres.publication", "postgres.slot"))
+    return by.startswith("flag ") or (by != "default" and not slot_by.startswith("flag "))
 
 
 async def _look(relay: Connection, owner: Connection, settings: PostgresSettings, *, named: bool) -> Standing:

@@ -16,7 +16,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from tests.integration.conftest import Database
 from tests.integration.initial import Set
 from tests.servers.postgres import PASSWORD
-from tests.servers.relay import clean_environment
+from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import eventually
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
@@ -228,7 +228,11 @@ def test_the_publication_that_goes_is_the_slots_own(place: Set) -> None:
     other = Set(place.database, f"{place.slot}_other")
     other.ok("--publication", "other_pub")
     place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
-    assert "removed publication other_pub" in other.ok("--yes", command="drop")
+    said = run_command(
+        *("drop", "--yes", "--slot", other.slot),
+        env={"CDC_OUTBOX_DSN": other.dsn, "CDC_OUTBOX_PUBLICATION": "outbox_pub"},
+    ).stdout
+    assert "removed publication other_pub" in said
     assert place.value("select array_agg(pubname::text) from pg_publication") == ["outbox_pub"]
 
 
