@@ -35,17 +35,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NETWORK: Final = "check that the server runs and that no firewall stops this machine"
+_NAME: Final = "check the host's name in the DSN, and that this machine can look it up"
 
 _PQERRORS_SQLSTATE: Final = 3
 _SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
+
+_UNKNOWN: Final = "the name is not known"
 
 # libpq's and the resolver's words for a server that wasn't reached -> ours.
 _UNREACHED: Final = (
     ("Connection refused", "connection refused, nothing listens there"),
     ("timeout expired", "no answer in time"),
     ("timed out", "no answer in time"),
-    ("failed to resolve host", "the name is not known"),
-    ("could not translate host name", "the name is not known"),
+    ("failed to resolve host", _UNKNOWN),
+    ("could not translate host name", _UNKNOWN),
     ("No such file or directory", "there is no such socket"),
     ("No route to host", "there is no route to it"),
     ("Network is unreachable", "the network is unreachable"),
@@ -111,7 +114,8 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
             words == "timeout expired" and isinstance(failure, psycopg.errors.ConnectionTimeout)
         ):
             unreached = PostgresGone if words in _GONE else PostgresUnavailable
-            return unreached(f"can't reach PostgreSQL at {where}: {why}", next=NETWORK)
+            remedy = _NAME if why == _UNKNOWN else NETWORK
+            return unreached(f"can't reach PostgreSQL at {where}: {why}", next=remedy)
     for words, why, remedy in _SETTINGS:
         if words in text:
             return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {text}", next=remedy)

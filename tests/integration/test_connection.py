@@ -311,6 +311,7 @@ def test_a_server_that_is_not_there_is_an_outage_in_plain_words(own_postgres: Po
     unknown = refused("host=no-such-host.invalid password=s3cret")
     assert type(unknown) is PostgresUnavailable
     assert "no-such-host.invalid:5432: the name is not known" in str(unknown)
+    assert unknown.next == "check the host's name in the DSN, and that this machine can look it up"
 
 
 def test_a_silent_address_times_out() -> None:
