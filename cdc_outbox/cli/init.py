@@ -50,6 +50,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     examples=(
         "cdc-outbox init --create-table --dsn postgresql://owner@localhost/app",
         "cdc-outbox init --slot outbox_slot --admin-dsn postgresql://owner@localhost/app --role relay",
+        "cdc-outbox init --table shop.events --slot shop_slot --publication shop_pub",
         "cdc-outbox init --print-sql | less",
     ),
 )

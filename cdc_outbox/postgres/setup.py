@@ -84,6 +84,10 @@ select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness
 """.replace("{may_replicate}", MAY_REPLICATE)
 
 
+class _Uncounted(MissingRight):
+    """The rows can't be counted: nothing that the SQL of a step would mend."""
+
+
 @dataclass(frozen=True, slots=True)
 class InitReport:
     """All steps in order, and the slot as it is now (None where it wasn't asked for).
@@ -175,12 +179,6 @@ class _Init:
                 await relay.close()
         return InitReport(tuple(self.steps), made, tuple(self.unfit))
 
-    def anew(self) -> str:
-        return (
-            f"cdc-outbox drop --slot {self.name}, then cdc-outbox init --slot {self.name}, which counts the "
-            "rows that may be missing"
-        )
-
     async def look(self) -> None:
         """Refuse before anything is done what no step can mend."""
         there, pending = await slot.inspect_both(self.owner, self.name)
@@ -221,6 +219,15 @@ class _Init:
                 f"table {table} does not exist",
                 next="cdc-outbox init --create-table, or name your table with --table SCHEMA.NAME",
             )
+        there = steps.default_columns()
+        for role, column in self.settings.outbox.columns.items():
+            if column not in there:
+                raise SetupError(
+                    f"the table that --create-table makes has no column {quote(column)}, which the {role} would come "
+                    "from",
+                    next=f"leave out --column {role}={column}, for it has {', '.join(there)}; or make the table "
+                    "yourself",
+                )
         if not await execute(self.owner, _SCHEMA, (table.schema,)):
             raise SetupError(
                 f"schema {quote(table.schema)} does not exist", next=f"create schema {quote(table.schema)};"
@@ -306,9 +313,15 @@ class _Init:
         statements = steps.slot(self.settings, self.options)
         try:
             await require_able(relay)
+        except MissingRight:
+            self.done("slot", self.name, "failed", statements)
+            raise
+        try:
             async with slot.lock(relay, self.name, within=self.options.wait):
                 existed = await slot.inspect(relay, self.name) is not None
                 made = await self.named_slot(relay, server)
+        except _Uncounted:
+            raise
         except MissingRight:
             self.done("slot", self.name, "failed", statements)
             raise
@@ -334,7 +347,8 @@ class _Init:
             raise GapFound(
                 f'the witness knows a slot "{self.name}" that is gone: what was committed after '
                 f"{row.position} may not have been published",
-                next=f"recover: {self.anew()}",
+                next="recover, and have the rows counted that may be missing: "
+                f"cdc-outbox drop --slot {self.name} && cdc-outbox init --slot {self.name}",
             )
         if pending is not None and (row is None or not _good(pending, row, state.identity)):
             await self.discard(relay, pending, row)
@@ -388,7 +402,7 @@ class _Init:
         try:
             count = await outbox.count_unsent(self.owner, table, columns, self.settings.outbox)
         except MissingRight as error:
-            raise MissingRight(
+            raise _Uncounted(
                 f"the rows of {table} that may be unsent can't be counted: {error}",
                 next="name a role that may read the table with --admin-dsn, or leave its rows out: "
                 f"cdc-outbox init --no-backfill --slot {self.name}",
@@ -441,12 +455,10 @@ class _Init:
         failed = [step.name for step in self.steps if step.status == "failed"]
         first = self.refused.__cause__ if self.refused is not None else error
         grantee = next((step.object for step in self.steps if step.name == "grants"), None)
-        self.refused = self.missing_right(failed, first, grantee=grantee)
+        self.refused = self.missing_right(failed, grantee=grantee)
         self.refused.__cause__ = first
 
-    def missing_right(
-        self, steps: Sequence[StepName], first: BaseException | None = None, *, grantee: str | None = None
-    ) -> MissingRight:
+    def missing_right(self, steps: Sequence[StepName], *, grantee: str | None = None) -> MissingRight:
         """The error for steps that the owner's role may not do, with the command that prints them for who may."""
         settings = self.settings
         words = ["cdc-outbox", "init", "--print-sql", "--slot", self.name]
@@ -459,12 +471,28 @@ class _Init:
             words += ["--only", step]
         if "grants" in steps and grantee is not None:
             words += ["--role", grantee]
-        reason = f" ({first})" if first is not None else ""
         return MissingRight(
-            f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}{reason}",
-            next=f"as an owner: {shlex.join(words)} | psql; or name an owner's connection with --admin-dsn; "
-            "then run the same command again",
+            f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
+            + "; ".join(f"{step} needs {self.right(step)}" for step in steps),
+            next=f'as a superuser: {shlex.join(words)} | psql "$CDC_OUTBOX_ADMIN_DSN"; or name the connection of a '
+            "role that has these rights with --admin-dsn; then run the same command again",
         )
+
+    def right(self, step: StepName) -> str:
+        """What a role needs for a step, in words.
+
+        https://www.postgresql.org/docs/current/sql-createpublication.html, …/sql-createrole.html
+        """
+        tables = self.settings.outbox.tables
+        database = quote(self.owner.info.dbname)
+        return {
+            "table": f"create on schema {', '.join(sorted({quote(table.schema) for table in tables}))}",
+            "witness": "create on schema public",
+            "publication": f"create on database {database}, and to own {', '.join(map(str, tables))}",
+            "grants": f"to own {witness.TABLE}"
+            + ("" if self.options.role is None else ", and a superuser to make a role that may replicate"),
+            "slot": "replication",
+        }[step]
 
     def done(
         self,

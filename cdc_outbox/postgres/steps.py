@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -12,6 +13,7 @@ from psycopg import sql
 
 from cdc_outbox import ddl
 from cdc_outbox.postgres.slot import WAIT, creation
+from cdc_outbox.settings import BY_KEY
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -22,6 +24,8 @@ StepStatus: TypeAlias = Literal["created", "existed", "failed"]
 StepName: TypeAlias = Literal["table", "witness", "publication", "grants", "slot"]
 ONLY: Final[tuple[StepName, ...]] = ("table", "witness", "publication", "slot")
 """The steps that can be asked for alone."""
+
+_COLUMN: Final = re.compile(r"^  ([a-z_]+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,14 @@ class Step:
 
 
 def script(settings: Settings, options: InitOptions) -> str:
-    """Everything that `init` would do to an empty database, as SQL that psql runs as it is."""
+    """Everything that `init` would do to an empty database, as SQL that psql runs as it is.
+
+    A table that a person named has its own columns, so that it is made only where that was asked for.
+    """
     chosen = chosen_by(options)
     parts: list[str] = []
-    if "table" in chosen:
+    own = settings.outbox.tables != BY_KEY["outbox.table"].default
+    if "table" in options.only or ("table" in chosen and (options.create_table or not own)):
         parts += [text(table(name)) for name in settings.outbox.tables]
     if "witness" in chosen:
         parts.append(text(witness()))
@@ -77,6 +85,11 @@ def chosen_by(options: InitOptions) -> frozenset[StepName]:
 def table(name: TableName) -> sql.Composed:
     """The default outbox table."""
     return sql.SQL(ddl.read("outbox")).format(table=sql.Identifier(name.schema, name.name))
+
+
+def default_columns() -> tuple[str, ...]:
+    """The names of its columns."""
+    return tuple(_COLUMN.findall(ddl.read("outbox")))
 
 
 def witness() -> sql.SQL:

@@ -76,7 +76,9 @@ def test_the_owners_command_works_as_it_is_printed_and_twice(place: Set, plain_r
     for expected in ("witness, publication", "grants"):
         error, remedy = relay.refused()
         assert f"may not make: {expected}" in error
-        found = re.search(r"as an owner: (cdc-outbox init --print-sql .*?) \| psql;", remedy)
+        found = re.search(
+            r'as a superuser: (cdc-outbox init --print-sql .*?) \| psql "\$CDC_OUTBOX_ADMIN_DSN";', remedy
+        )
         assert found is not None, remedy
         script = run_command(*shlex.split(found[1])[1:]).stdout
         for _ in range(2):
@@ -96,6 +98,28 @@ def test_a_publication_that_is_there_is_left_alone_by_the_printed_sql(place: Set
     assert psql(place.dsn, script).returncode == 0
     assert place.execute("select oid, xmin::text, pubname from pg_publication") == before
     assert place.execute("select tablename from pg_publication_tables") == [("Out $$ box",)]
+
+
+def test_a_table_to_be_made_lacks_a_column_that_is_named(place: Set) -> None:
+    error, remedy = place.refused("--create-table", "--column", "payload=body")
+    assert (
+        error == "the table that --create-table makes has no column body, which the payload would come from"
+    )
+    assert remedy.startswith("leave out --column payload=body, for it has id, aggregate_type, aggregate_id, ")
+    assert made(place) == (None, None, 0, 0)
+    place.ok("--create-table", "--column", "payload=payload")
+
+
+def test_a_table_of_ones_own_is_no_default_table_in_the_printed_sql(place: Set) -> None:
+    assert "create table if not exists public.outbox" in place.ok("--print-sql").replace('"', "")
+    own = ("--table", "shop.events", "--print-sql")
+    assert "gen_random_uuid()" not in place.ok(*own)
+    assert "create table if not exists shop.events" in place.ok("--create-table", *own).replace('"', "")
+
+
+def test_a_command_of_a_remedy_names_table_and_slot(place: Set) -> None:
+    _, remedy = place.refused("--table", "nope.nope")
+    assert remedy.startswith(f"cdc-outbox init --slot {place.slot} --table nope.nope --create-table, or ")
 
 
 def test_steps_and_filters_are_told_apart(place: Set) -> None:
