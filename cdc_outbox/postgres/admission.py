@@ -215,7 +215,7 @@ class Admission:
         raise PublicationReplaced(
             f"publication {name} was made or altered after the slot {found.name}: rows that were inserted in"
             " between are skipped",
-            next=f"{accept_gap(found.name)}, which goes on without such rows",
+            next=f"to go on without such rows: {accept_gap(found.name)}",
         )
 
     def _notice(self, what: str) -> None:

@@ -189,7 +189,7 @@ class PublicationWatch:
         if barring:
             raise PublicationReplaced(
                 f"{'; '.join(barring)}: events of that time may be missing",
-                next=f"{accept_gap(slot)}, after a look at what may be missing",
+                next=f"after a look at what may be missing: {accept_gap(slot)}",
             )
 
     def accept(self) -> None:

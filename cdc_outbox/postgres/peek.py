@@ -233,7 +233,7 @@ def _busy(found: slot.Slot) -> SlotBusy:
     holder = f"process {found.active_pid}" if found.active_pid else "another process"
     return SlotBusy(
         f'{holder} streams from the slot "{found.name}"',
-        next=f"cdc-outbox peek --follow --slot {found.name}, to see new events beside it; or stop it first",
+        next=f"stop it first; or, to see new events beside it: cdc-outbox peek --follow --slot {found.name}",
     )
 
 

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.settings.declare import BY_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
 
 # A command and the flags after it: `cdc-outbox init --slot s --create-table`, and no word of the sentence around it
 # but the first after a flag without a value.
+_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|'"])+"""
 _COMMAND: Final = re.compile(
-    r"cdc-outbox (init|start|peek|doctor|drop)((?: --[a-z-]+(?:[ =](?!-)(?:'[^']*'|[^\s,;|])+)?)*)(?![\w-])"
+    rf"cdc-outbox (init|start|peek|doctor|drop)((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
 )
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
 
@@ -26,7 +30,7 @@ _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
 def recover(slot: str | None = None) -> str:
     """How delivery begins anew when the slot can't be used any more; `slot` where its name is at hand."""
     named = f" --slot {slot}" if slot else ""
-    return f"recover: cdc-outbox drop{named}, then cdc-outbox init --no-backfill{named}"
+    return f"recover: cdc-outbox drop{named} && cdc-outbox init --no-backfill{named}"
 
 
 def accept_gap(slot: str | None = None) -> str:
@@ -36,23 +40,26 @@ def accept_gap(slot: str | None = None) -> str:
 
 
 def complete(text: str, settings: Settings) -> str:
+    """`complete_for` what the settings name."""
+    postgres = settings.postgres
+    return complete_for(text, postgres.slot, postgres.publication, settings.outbox.tables)
+
+
+def complete_for(text: str, slot: str, publication: str, tables: Sequence[TableName]) -> str:
     """The text with each command naming slot, publication and tables, as far as they differ from the defaults.
 
     A command that names another slot, or has such a flag already, stays as it is there.
     """
-    postgres, tables = settings.postgres, settings.outbox.tables
     flags = {
-        "slot": [postgres.slot] if postgres.slot != BY_KEY["postgres.slot"].default else [],
-        "publication": [postgres.publication]
-        if postgres.publication != BY_KEY["postgres.publication"].default
-        else [],
-        "table": [str(table) for table in tables] if tables != BY_KEY["outbox.table"].default else [],
+        "slot": [slot] if slot != BY_KEY["postgres.slot"].default else [],
+        "publication": [publication] if publication != BY_KEY["postgres.publication"].default else [],
+        "table": [str(table) for table in tables] if tuple(tables) != BY_KEY["outbox.table"].default else [],
     }
 
     def completed(found: re.Match[str]) -> str:
         name, given = found.groups()
-        slot = _SLOT.search(given)
-        if slot is not None and slot[1] != postgres.slot:
+        named = _SLOT.search(given)
+        if named is not None and named[1] != slot:
             return found[0]
         added = [
             f" --{flag} {shlex.quote(value)}"

@@ -179,7 +179,7 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
         if pending is not None:
             raise SlotMissing(
                 f'only "{pending.name}" exists: init was interrupted before the slot "{name}" got its name',
-                next=f"cdc-outbox init --slot {name}, which finishes it or says that backfill has to come first",
+                next=f"to finish it, or to hear that backfill has to come first: cdc-outbox init --slot {name}",
             )
         raise SlotMissing(
             f'there is no replication slot "{name}"',

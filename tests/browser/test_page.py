@@ -82,12 +82,12 @@ def test_a_slot_near_its_limit_names_who_holds_wal_back(show):
     [
         ("cdc-outbox start --slot s", ["cdc-outbox start --slot s"]),
         (
-            "cdc-outbox start --slot s --accept-gap, after a look at it",
+            "after a look at it: cdc-outbox start --slot s --accept-gap",
             ["cdc-outbox start --slot s --accept-gap"],
         ),
         (
-            "recover: cdc-outbox drop --slot s, then cdc-outbox init --no-backfill --slot s",
-            ["cdc-outbox drop --slot s", "cdc-outbox init --no-backfill --slot s"],
+            "recover: cdc-outbox drop --slot s && cdc-outbox init --no-backfill --slot s",
+            ["cdc-outbox drop --slot s && cdc-outbox init --no-backfill --slot s"],
         ),
         ("let it end, or end it: select pg_terminate_backend(7);", ["select pg_terminate_backend(7);"]),
         (

@@ -56,7 +56,7 @@ def refused(pipeline: Pipeline, *flags: str) -> tuple[str, str]:
 
 def run_remedy(pipeline: Pipeline, remedy: str) -> None:
     """Run the commands that a remedy prints."""
-    commands = re.findall(r"cdc-outbox (?:drop|init)[^,;]*", remedy)
+    commands = re.findall(r"cdc-outbox (?:drop|init)[^,;&]*", remedy)
     assert commands, remedy
     for command in commands:
         arguments = shlex.split(command)[1:]

@@ -45,7 +45,7 @@ def delivered_once(pipeline: Pipeline, writer: Writer, consumer: Consumer) -> No
 
 def recover(pipeline: Pipeline, remedy: str) -> None:
     """Run the commands of the remedy `recover`, in their order."""
-    commands = re.findall(r"cdc-outbox (?:drop|init)[^,;]*", remedy)
+    commands = re.findall(r"cdc-outbox (?:drop|init)[^,;&]*", remedy)
     assert [command.split()[1] for command in commands] == ["drop", "init"]
     for command in commands:
         arguments = shlex.split(command)[1:]
