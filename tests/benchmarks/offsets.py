@@ -24,6 +24,7 @@ _NOT_YET = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._NOENT,  # no leader is known at all: a broker that was frozen has just come back
 )
 """What a broker answers while it and the client don't agree yet on what the controller has made of it."""
 

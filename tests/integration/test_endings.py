@@ -47,7 +47,11 @@ def test_two_connections_that_are_cut_together_leave_no_third(
         proxy.cut()
         relay.wait_for(lambda record: record.get("event") == "streaming", 60, since=since)
         pipeline.wait_round()
-        eventually(lambda: len(connections()) == 2, 10, lambda: f"two connections; there are {connections()}")
+        eventually(
+            lambda: len(connections()) == 2,
+            10,
+            lambda: f"two connections; there are {connections()}.\n{relay.text()}",
+        )
         assert not set(connections()) & set(before)
     assert relay.terminate()[0] == 0
     assert not [record for record in relay.records if record.get("event") == "library message"]
