@@ -17,6 +17,12 @@ from cdc_outbox.settings.kind import Entries, Kind, Refused, Unquotable
 
 _LONGEST_QUOTE: Final = 80
 
+_ALIKE: Final = 0.5
+"""From which likeness on an unknown name is a known one mistyped."""
+
+_FEW: Final = 16
+"""Names that a person reads to the end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -64,10 +70,10 @@ class Place:
             self.reject(reason, name)
         if entries.names is not None and normal not in entries.names:
             near = nearest(normal, entries.names)
-            raise self.error(
-                f"{self.label}: unknown name {_quote(name)}",
-                next=f"the nearest known name is {near!r}; write that, or leave it out",
-            )
+            step = f"the nearest known name is {near!r}; write that, or leave it out"
+            if _likeness(normal.lower(), near) < _ALIKE and len(entries.names) <= _FEW:
+                step = f"the known names are {', '.join(entries.names)}"
+            raise self.error(f"{self.label}: unknown name {_quote(name)}", next=step)
         return normal
 
 
@@ -86,16 +92,17 @@ def file_place(file: str, key: str, kind: Kind) -> Place:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is most like `name`, by the whole or by its last part."""
+    name = name.lower()
+    return max(known, key=lambda candidate: _likeness(name, candidate))
+
+
+def _likeness(name: str, candidate: str) -> float:
+    """How much of a name in lower case is in another one, from 0 to 1."""
     from difflib import SequenceMatcher
 
-    name = name.lower()
-
-    def likeness(candidate: str) -> float:
-        whole = SequenceMatcher(None, name, candidate.lower()).ratio()
-        last = SequenceMatcher(None, name.rpartition(".")[2], candidate.lower().rpartition(".")[2]).ratio()
-        return max(whole, 0.99 * last)
-
-    return max(known, key=likeness)
+    whole = SequenceMatcher(None, name, candidate.lower()).ratio()
+    last = SequenceMatcher(None, name.rpartition(".")[2], candidate.lower().rpartition(".")[2]).ratio()
+    return max(whole, 0.99 * last)
 
 
 def shell(example: str) -> str:

@@ -166,10 +166,24 @@ def test_a_plug_in_says_status_and_performance_data() -> None:
     assert evidence[0].startswith("outbox_slot  CRITICAL")
 
 
+def test_a_plug_in_gets_no_figure_twice() -> None:
+    limits = Limits(None, 0, GIB, 16 * MIB)
+    first = nagios([judged(sample(limits=limits, slot=slot(safe_wal_size=None)))]).splitlines()[0]
+    assert "'retained_bytes'=" in first
+    assert "retained_wal" not in first
+    assert "'retained_wal'=" in nagios([page()])
+
+
+def test_what_is_left_may_be_more_than_the_limit_by_a_segment() -> None:
+    left = judged(sample(slot=slot(safe_wal_size=75 * MIB)))
+    assert "75.0 MiB left, for the server counts whole segments" in text(left)
+
+
 def test_a_plug_in_names_each_of_several_slots() -> None:
     other = replace(scenes()["well"], slot="other")
     first = nagios([page(), other]).splitlines()[0]
-    assert first.startswith("CDC-OUTBOX CRITICAL - outbox_slot critical; other ok | ")
+    assert first.startswith("CDC-OUTBOX CRITICAL - outbox_slot critical (inactive for 14m; WAL kept 3.1 GiB")
+    assert "); other ok | " in first
     assert "'outbox_slot_retained'=" in first
     assert "'other_retained'=" in first
 
@@ -205,7 +219,11 @@ def test_the_table_fits_the_terminal_and_tells_what_isnt_well() -> None:
     assert lines[5].startswith("outbox_slot  CRITICAL  inactive for 14m")
     assert lines[6] == "  next step     cdc-outbox start --slot outbox_slot"
     assert max(map(len, lines)) <= 110
-    assert all(len(each) <= 20 for each in table([page()], NOW, width=20, colour=False))
+    narrow = table([page()], NOW, width=20, colour=False)
+    assert all(len(each) <= 20 for each in narrow)
+    told = "".join("".join(narrow[4:]).split())
+    assert "lostinabout39m" in told
+    assert told.endswith("cdc-outboxstart--slotoutbox_slot"), "nothing is cut off"
 
 
 def test_the_table_replaces_itself() -> None:

@@ -259,6 +259,17 @@ class TestMalformed:
         with pytest.raises(UsageError, match="--http and --no-http contradict"):
             load_with(http="localhost:1", no_http=True)
 
+    def test_a_name_that_is_like_none_gets_all_of_them(self, load_with: Load) -> None:
+        with pytest.raises(UsageError) as like_one:
+            load_with(warning=("retaned=5%",))
+        assert like_one.value.next == "the nearest known name is 'retained'; write that, or leave it out"
+        with pytest.raises(UsageError) as like_none:
+            load_with(warning=("foo=3",))
+        assert like_none.value.next.startswith("the known names are retained, retained_bytes, ")
+        with pytest.raises(UsageError) as of_many:
+            load_with(kafka=("foo=3",))
+        assert "nearest" in of_many.value.next
+
     def test_a_password_in_the_brokers_addresses_is_not_quoted(self, load_with: Load) -> None:
         servers = "me:hunter2@kafka:9092"
         with pytest.raises(UsageError) as by_flag:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc_outbox.watch import words
-from cdc_outbox.watch.health import worst
+from cdc_outbox.watch.health import Level, worst
 from cdc_outbox.watch.render.text import text
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ _UNITS = {
 def nagios(healths: Sequence[Health]) -> str:
     """One or several slots, without a line's end."""
     level = worst([health.status for health in healths]).value.upper()
-    said = "; ".join(
-        f"{health.slot}: {health.summary}" if len(healths) == 1 else f"{health.slot} {health.status.value}"
-        for health in healths
-    )
+    said = "; ".join(_said(health) for health in healths)
+    if len(healths) == 1:
+        said = f"{healths[0].slot}: {healths[0].summary}"
     data = " ".join(datum for health in healths for datum in _data(health, several=len(healths) > 1))
     first = f"CDC-OUTBOX {level} - {_safe(words.printable(said))}"
     lines = [f"{first} | {data}" if data else first]
@@ -42,12 +41,19 @@ def nagios(healths: Sequence[Health]) -> str:
     return "\n".join(lines)
 
 
+def _said(health: Health) -> str:
+    """One of several slots: its status, and why it isn't well."""
+    why = f" ({health.summary})" if health.status is not Level.OK else ""
+    return f"{health.slot} {health.status.value}{why}"
+
+
 def _data(health: Health, *, several: bool) -> Iterator[str]:
     prefix = f"{health.slot}_" if several else ""
     sample = health.sample
+    judged = {check.name for check in health.checks}
     if sample is not None:
         for name, size in (("retained_wal", sample.retained), ("unconfirmed_wal", sample.unconfirmed)):
-            if size is not None:
+            if size is not None and (name != "retained_wal" or "retained_bytes" not in judged):
                 yield f"'{prefix}{name}'={size}B;;;0"
     for check in health.checks:
         if check.name in _UNITS and isinstance(check.value, float | int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.watch import words
@@ -36,9 +37,15 @@ def table(healths: Sequence[Health], at: datetime, *, width: int, colour: bool) 
         lines.append(line)
     for health in healths:
         if health.status is not Level.OK:
-            lines += ["", headline(health)[:width]]
-            lines += [f"  next step     {health.next}"[:width]] if health.next else []
+            lines += ["", *_wrapped(headline(health), width)]
+            lines += _wrapped(f"  next step     {health.next}", width) if health.next else []
     return lines
+
+
+def _wrapped(said: str, width: int) -> list[str]:
+    """All of it, in lines of the terminal's width."""
+    indent = " " * min(4, width - 1)
+    return textwrap.wrap(said, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def redraw(lines: Sequence[str], before: int) -> str:

@@ -100,7 +100,9 @@ def _retention(health: Health, sample: Sample) -> str:
         return "lost: WAL that the slot still needed is gone"
     parts = ["not known" if retained is None else f"{words.size(retained)} kept"]
     if forecast is not None and forecast.left is not None:
-        parts.append(f"{words.size(forecast.left)} left")
+        whole = sample.limit is not None and forecast.left > sample.limit
+        segments = ", for the server counts whole segments" if whole else ""
+        parts.append(f"{words.size(forecast.left)} left{segments}")
     if forecast is not None and forecast.basis is not None and sample.limit is None:
         parts.append(f"by {forecast.basis.value}")
     if sample.limit is None:
