@@ -25,7 +25,7 @@ from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
-from tests.servers.relay import RelayProcess
+from tests.servers.relay import RelayProcess, run_command
 from tests.servers.wait import eventually
 
 TOKEN = secrets.token_hex(32)
@@ -300,6 +300,10 @@ def test_a_publication_that_is_gone_is_seen_while_the_relay_is_held(pipeline: Pi
     code, body = relay.get("/healthz")
     assert code == 503
     assert "outbox_pub" in body
+    asked = {"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_HTTP": f"127.0.0.1:{relay.http_port}"}
+    seen = run_command("health", "--slot", pipeline.slot, env=asked)
+    assert seen.returncode == 2
+    assert "publication outbox_pub does not exist" in seen.stdout
     assert (value(relay, "guard_checks", result="failed") or 0) >= 1
     assert (value(relay, "session_restarts", reason="publication_wrong") or 0) >= 1
     assert any("outbox_pub" in error["error"] for error in status(relay)["errors"])
