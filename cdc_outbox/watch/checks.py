@@ -434,7 +434,7 @@ class _Judgement:
             seconds,
             threshold.warning,
             threshold.critical,
-            summaries.loss(self.sample, forecast),
+            "the slot is lost" if self._kept.lost else summaries.loss(self.sample, forecast),
             self._disk_next(),
         )
 

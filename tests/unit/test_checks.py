@@ -435,6 +435,7 @@ class TestSlot:
         assert health.summary.startswith('the replication slot "outbox_slot" is lost')
         assert health.next is not None
         assert health.next.startswith("recover: ")
+        assert check(health, "time_to_loss").message == "the slot is lost"
         document = health.document()
         assert document["slot"]["safe_wal_bytes"] is None
         assert document["forecast"] | {"basis": None} == {
