@@ -6,11 +6,13 @@ Needs no Kafka and no running relay. A server that can't be asked is an answer, 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, SlotMissing
 from cdc_outbox.postgres import witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.remedy import complete_for
 from cdc_outbox.settings import DEFAULT_LISTEN
 from cdc_outbox.watch import inquiry, reads
 from cdc_outbox.watch import sample as samples
@@ -85,16 +87,25 @@ class Vigil:
         finally:
             asking.cancel()
         return [
-            judge(
-                self._last[name],
-                inquiry.sooner(said, name, self._forecasts[name]),
-                self._thresholds,
-                inquiry.delivery(said, name),
-                volume=self._volume,
-                known=self._reads[name].known,
+            self._completed(
+                judge(
+                    self._last[name],
+                    inquiry.sooner(said, name, self._forecasts[name]),
+                    self._thresholds,
+                    inquiry.delivery(said, name),
+                    volume=self._volume,
+                    known=self._reads[name].known,
+                )
             )
             for name in self._names
         ]
+
+    def _completed(self, health: Health) -> Health:
+        """The same with commands that name through which publication the slot is read, and from which tables."""
+        if health.next is None:
+            return health
+        read = self._reads[health.slot]
+        return replace(health, next=complete_for(health.next, health.slot, read.publication, read.tables))
 
     async def accept(self, healths: Sequence[Health]) -> bool:
         """Take the incidents of these healths out of the witness rows; whether there were any."""

@@ -312,6 +312,20 @@ class TestSeveral:
         ready.sql(SQL("drop publication mall_pub"))
         assert "was read through is gone" in every()[other]["summary"]
 
+    def test_the_next_step_names_the_publication_and_the_tables_of_its_slot(self, ready: Examined) -> None:
+        ready.sql(SQL("create schema shop"), SQL("create table shop.events (like outbox including all)"))
+        other = f"{ready.slot}_b"
+        own = ("--table", "shop.events", "--publication", "shop_pub")
+        made = run_command(
+            *("init", "--slot", other, *own, "--role", ready.role), env={"CDC_OUTBOX_DSN": ready.owner}
+        )
+        assert made.returncode == 0, made.stderr
+        ready.sql(SQL("select pg_drop_replication_slot({})").format(Literal(other)))
+        assert ready.look(slot=other).next == (
+            f"recover: cdc-outbox drop --publication shop_pub --slot {other} && "
+            f"cdc-outbox init --publication shop_pub --table shop.events --no-backfill --slot {other}"
+        )
+
     def test_all_of_none(self, bare: Examined) -> None:
         bare.make_role()
         done = run_command("health", "--all", env={"CDC_OUTBOX_DSN": bare.dsn})
