@@ -149,7 +149,7 @@ class TestEachVersion:
         assert seen.code == 2
         assert "was altered between 0/10 and 0/20" in seen.headline
         assert len(seen.document["incidents"]) == 1
-        assert seen.next.startswith(f"cdc-outbox health --slot {ready.slot} --accept")
+        assert seen.next.endswith(f": cdc-outbox health --slot {ready.slot} --accept")
         accepted = ready.run("--accept")
         assert accepted.returncode == 0, accepted
         assert ready.value("select incidents from cdc_outbox_witness") == []
