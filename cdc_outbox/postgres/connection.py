@@ -198,6 +198,9 @@ async def _connect(
         return await psycopg.AsyncConnection.connect(
             make_conninfo(**wanted), autocommit=True, prepare_threshold=None
         )
+    except asyncio.CancelledError as cancelled:
+        # Whoever keeps it would keep the connection that was half made, and the server a session.
+        raise cancelled.with_traceback(None) from None
     except (psycopg.Error, OSError) as failure:
         explained = await refusal.explain(failure, wanted)
         if not dsn and not any(os.environ.get(name) for name in LIBPQ_VARIABLES):
