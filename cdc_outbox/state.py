@@ -93,6 +93,8 @@ class Status:
         if state is not self.state:
             self.since = time.time()
             _log.info("state", state=state.value, reason=reason, slot=self.slot)
+        if state is State.STANDBY:
+            self._waiting_since_us = 0  # what waited here is delivered by the relay that has the slot
         self.state = state
         self.reason = reason
 

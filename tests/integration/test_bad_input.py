@@ -151,7 +151,8 @@ def test_a_role_without_rights_on_the_witness(ready: Start, role: str) -> None:
     dsn = ready.database.server.dsn(ready.database.name, user=role)
     error, remedy = ready.refused(code=78, CDC_OUTBOX_DSN=dsn)
     assert "cdc_outbox_witness" in error
-    assert f"cdc-outbox init --role {role}" in remedy
+    assert "cdc-outbox init " in remedy
+    assert f"--role {role}" in remedy
     ready.init("--role", role)
     error, _ = ready.refused("--fail-fast", code=1, CDC_OUTBOX_DSN=dsn)
     assert "Kafka" in error

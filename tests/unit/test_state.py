@@ -115,6 +115,14 @@ def test_what_waited_when_a_session_ended_waits_until_the_next_one_knows_better(
     assert status.oldest_unacknowledged() == 0
 
 
+def test_what_waited_is_the_business_of_the_relay_that_has_the_slot() -> None:
+    status = Status("outbox_slot")
+    a_session(status, waiting_since_us=time.time_ns() // 1000 - 90_000_000)
+    status.leave()
+    status.change(State.STANDBY, "walsender 7 streams from the slot")
+    assert status.oldest_unacknowledged() == 0
+
+
 def test_a_commit_that_lies_in_the_future_is_no_negative_age() -> None:
     status = Status("outbox_slot")
     a_session(status, waiting_since_us=time.time_ns() // 1000 + 90_000_000)
