@@ -65,7 +65,7 @@ class Control:
                 raise sqlstate.from_exception(error, stage="control") from error
             except CdcOutboxError as error:
                 if self.connection.closed and not self.lost.done():
-                    if self._sqlstate in SHUTDOWN_STATES:  # said as a notice, before the query met a closed socket
+                    if self._sqlstate in SHUTDOWN_STATES:  # said before the query, which met a closed socket
                         raise self._end(error) from error
                     self.lost.set_result(error)
                 raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from cdc_outbox.errors import PostgresUnavailable
-from cdc_outbox.postgres.connection import connect_control, execute
+import psycopg
+import pytest
+
+from cdc_outbox.errors import CdcOutboxError, PostgresShutdown, PostgresUnavailable
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
@@ -39,6 +42,34 @@ def test_who_asks_and_who_waits_learn_of_the_end_at_once(database: Database) -> 
             await asyncio.wait({task})
             assert not task.cancelled()
             assert isinstance(task.exception(), PostgresUnavailable)
+        await control.close()
+
+    asyncio.run(run())
+
+
+def test_a_shutdown_that_is_read_before_the_query_is_told_as_one(database: Database) -> None:
+    """The server's last word and its closed socket may both be there when the guard begins to ask."""
+    settings = PostgresSettings(
+        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
+    )
+
+    async def run() -> None:
+        control = Control(await connect_control(settings, application_name=NAME))
+
+        async def ask(connection: Connection) -> None:
+            backend = connection.info.backend_pid
+            with psycopg.connect(database.dsn, autocommit=True) as other:
+                other.execute("select pg_terminate_backend(%s, 5000)", (backend,))
+            with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - libpq has the word first, then the end
+                while True:
+                    connection.pgconn.consume_input()
+                    connection.pgconn.is_busy()
+            await execute(connection, "select 1")
+
+        with pytest.raises(CdcOutboxError) as told:
+            await control.run(ask)
+        assert isinstance(told.value, PostgresShutdown)
+        assert control.lost.result() is told.value
         await control.close()
 
     asyncio.run(run())
