@@ -22,6 +22,7 @@ SUMMARIES: Final = {
     "health": "Say whether slot and delivery are well, and what to do.",
     "peek": "Show the next events as they would be sent.",
     "drop": "Remove slot, publication and witness row.",
+    "inbox": "Make the table by which a consumer knows an event that comes twice.",
     "config": "Show, check and describe the settings.",
     "demo": "See the whole story on embedded servers, without any set-up.",
 }
