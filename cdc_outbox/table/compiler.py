@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName, Values
-from cdc_outbox.table import members, pointer, raw, selection, template, topic
+from cdc_outbox.table import members, pointer, raw, selection, sent, template, topic
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import NAMES, Shape
@@ -121,6 +121,7 @@ class Compiler:
             ignored=tuple(field.name for field in self.shape.fields if field.at not in self.used),
             dropped=self.dropped,
             other_buses=self.other_buses,
+            bookkeeping=sent.usual(self.shape.find),
         )
 
     # Columns and roles
@@ -393,11 +394,11 @@ class Compiler:
             self.claim(f"only {name}", field, needed=True)
             self.summary[f"only {field.name}"] = (", ".join(accepted), "configured")
             rules.append(selection.only(field, accepted))
-        sent = self.shape.sent()
-        if sent is not None:
-            self.claim("sent", sent.field, needed=False)
-            self.summary["sent"] = (sent.field.name, "recognised")
-            rules.append(selection.sent(sent))
+        mark = self.shape.sent()
+        if mark is not None:
+            self.claim("sent", mark.field, needed=False)
+            self.summary["sent"] = (mark.field.name, "recognised")
+            rules.append(selection.sent(mark))
         due = self.shape.due()
         if due is not None and self.settings.scheduled == "error":
             self.claim("due", due, needed=False)

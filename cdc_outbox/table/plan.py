@@ -14,6 +14,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.selection import Rule
+from cdc_outbox.table.sent import Bookkeeping
 from cdc_outbox.table.unfit import Unfit
 from cdc_outbox.table.values import Field
 
@@ -36,6 +37,7 @@ class Plan:
         ignored: tuple[str, ...],
         dropped: dict[str, int],
         other_buses: dict[str, None],
+        bookkeeping: Bookkeeping,
     ) -> None:
         self.table = table
         self.summary = summary
@@ -48,6 +50,8 @@ class Plan:
         `placed`)."""
         self.other_buses = other_buses
         """Values of the bus column that were left out, each once; the caller warns and clears."""
+        self.bookkeeping = bookkeeping
+        """How the table tells rows that were sent from those that wait."""
         self.needed = needed
         self.optional = optional
         self.read = read

@@ -8,10 +8,12 @@ column comes before all of them. The stream tells names and types only, so nothi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
-from cdc_outbox.table import values
+from cdc_outbox.table import sent, values
+from cdc_outbox.table.sent import DUE_TIMES, SENT_TIMES, SENT_WORDS, Sent
+
+__all__ = ["DUE_TIMES", "NAMES", "SENT_TIMES", "SENT_WORDS", "Column", "Sent", "Shape"]
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "id": ("event_id", "id", "outbox_id", "message_id", "messageid", "uuid", "identifier"),
@@ -36,12 +38,6 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
 """Role by role, the names that are recognised. `timestamp` and `partition` are played only when
 configured."""
 
-SENT_WORDS: Final = frozenset({"sent", "published", "processed", "delivered", "done", "completed"})
-"""Values of a status column that mean: this row needs no sending. In lower case."""
-
-SENT_TIMES: Final = ("sent_at", "processed_at", "published_at")
-DUE_TIMES: Final = ("next_run_at", "available_at")
-
 
 class Column(Protocol):
     """What is known of a column: that of a Relation message, or one read from the catalogue."""
@@ -51,14 +47,6 @@ class Column(Protocol):
 
     @property
     def type_oid(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """How a table says that a row was sent already: a word in the column, or a time."""
-
-    field: values.Field
-    by: Literal["word", "time"]
 
 
 class Shape:
@@ -91,28 +79,13 @@ class Shape:
 
     def sent(self) -> Sent | None:
         """How the table marks a row as sent, if it does: by its status, else by a time."""
-        status = self.find("status")
-        if status is not None and _worded(status.type_oid):
-            return Sent(status, "word")
-        for name in SENT_TIMES:
-            field = self.find(name)
-            if field is not None and field.type_oid in values.TIMES:
-                return Sent(field, "time")
-        return None
+        return sent.usual_sent(self.find)
 
     def due(self) -> values.Field | None:
         """The column with the time before which a row shouldn't be sent."""
-        for name in DUE_TIMES:
-            field = self.find(name)
-            if field is not None and field.type_oid in values.TIMES | values.INTEGERS:
-                return field
-        return None
+        return sent.due(self.find)
 
 
 def _suits(role: str, type_oid: int) -> bool:
     """A `headers` column that isn't a document is somebody's own; it is left alone unless named."""
     return role != "headers" or type_oid in values.DOCUMENTS or type_oid >= values.FIRST_USER_TYPE
-
-
-def _worded(type_oid: int) -> bool:
-    return type_oid in values.TEXTUAL or type_oid >= values.FIRST_USER_TYPE

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
 
 from cdc_outbox.event import Values
-from cdc_outbox.table.recognise import SENT_WORDS, Sent
+from cdc_outbox.table.sent import Sent
 from cdc_outbox.table.unfit import Unfit
 from cdc_outbox.table.values import BOOL, Field, epoch_us
 
 Rule: TypeAlias = Callable[[Values, int], str | None]
 """From a row and its commit time in µs since 1970 to the reason for leaving it out."""
 
-_SENT: Final = frozenset(word.encode() for word in SENT_WORDS)
 _REMEMBERED: Final = 1000
 _BOOLEANS: Final = {"true": b"t", "false": b"f"}
 
@@ -63,9 +62,11 @@ def sent(by: Sent) -> Rule:
     if by.by == "time":
         return lambda values, _commit_us: None if values[at] is None else "sent"
 
+    words = frozenset(word.encode() for word in by.words)
+
     def rule(values: Values, _commit_us: int) -> str | None:
         value = values[at]
-        return "sent" if value is not None and value.lower() in _SENT else None
+        return "sent" if value is not None and value.lower() in words else None
 
     return rule
 

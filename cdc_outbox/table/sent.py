@@ -1,0 +1,172 @@
+"""How a table tells the rows that were sent from those that wait.
+
+A polling relay leaves its marks in the table: a word in a status column, a time that is NULL until then, or nothing,
+because it deletes what it has sent. Whoever counts, publishes or marks rows of the table asks here. Words are compared
+in lower case, in the text that PostgreSQL prints for the column, whatever its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cdc_outbox.table.values import FIRST_USER_TYPE, INTEGERS, TEXTUAL, TIMES, Field
+
+SENT_WORDS: Final = frozenset({"sent", "published", "processed", "delivered", "done", "completed"})
+"""Values of a status column that mean: this row needs no sending. In lower case."""
+
+SENT_TIMES: Final = ("sent_at", "processed_at", "published_at")
+DUE_TIMES: Final = ("next_run_at", "available_at")
+
+FAILED_WORDS: Final = frozenset({"failed", "error"})
+"""Values of a status column that mean: sending failed. The old relay tries again where rows have a time for that."""
+
+DEAD_WORDS: Final = frozenset({"dead"})
+"""Values that mean: the old relay gave this row up."""
+
+TAKEN_WORDS: Final = frozenset({"processing", "in_progress", "sending", "claimed", "locked"})
+"""Values that mean: a worker of the old relay has the row in hand, and may have sent it already."""
+
+TAKEN_TIMES: Final = ("locked_at", "claimed_at", "processing_at", "updated_at")
+
+SPELLED: Final = ("sent", "published", "processed", "delivered", "done", "completed")
+"""The words that mean sent, in the order in which one is to be chosen for a column that takes only some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How a table says that a row was sent already: one of `words` in the column, or a time that isn't NULL."""
+
+    field: Field
+    by: Literal["word", "time"]
+    words: frozenset[str] = SENT_WORDS
+    """In lower case; without a meaning for a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How a table says that sending has failed: rows with `retried` words are tried again, with `given_up` words not."""
+
+    field: Field
+    retried: frozenset[str]
+    given_up: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How a table says that a worker has a row in hand; `since`: the column with the time of that, if there is one."""
+
+    field: Field
+    words: frozenset[str]
+    since: Field | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a row is to hold once it was sent: the first of `words` that the column takes; without words a time.
+
+    The time is that of the marking and `seconds` on top.
+    """
+
+    field: Field
+    words: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bookkeeping:
+    """What a table knows of its rows. Nothing of it is there in a table that keeps no book."""
+
+    sent: Sent | None = None
+    failed: Failed | None = None
+    taken: Taken | None = None
+    marks: tuple[Mark, ...] = ()
+    deleted: bool = False
+    """The old relay deletes what it has sent: each row that is in the table waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a column that is not a usual status: of a profile."""
+
+    column: str
+    sent: frozenset[str] = frozenset()
+    retried: frozenset[str] = frozenset()
+    given_up: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    written: str | None = None
+    """The spelling of `sent` that a mark writes."""
+
+
+Find = Callable[[str], Field | None]
+"""A table's column by its name, whatever the case."""
+
+
+def usual(find: Find) -> Bookkeeping:
+    """What the usual columns say: `status` before the times, as wire formats of polling relays have them."""
+    sent = usual_sent(find)
+    if sent is None:
+        return Bookkeeping()
+    if sent.by == "time":
+        return Bookkeeping(sent=sent, marks=(Mark(sent.field),))
+    status = sent.field
+    retried = FAILED_WORDS if due(find) is not None else frozenset()
+    times = tuple(Mark(field) for field in _times(find, SENT_TIMES))
+    return Bookkeeping(
+        sent=sent,
+        failed=Failed(status, retried, (FAILED_WORDS | DEAD_WORDS) - retried),
+        taken=Taken(status, TAKEN_WORDS, next(iter(_times(find, TAKEN_TIMES)), None)),
+        marks=(Mark(status, SPELLED), *times),
+    )
+
+
+def usual_sent(find: Find) -> Sent | None:
+    """How a table with the usual columns marks a row as sent, if it does: by its status, else by a time."""
+    status = find("status")
+    if status is not None and (status.type_oid in TEXTUAL or status.type_oid >= FIRST_USER_TYPE):
+        return Sent(status, "word")
+    times = _times(find, SENT_TIMES)
+    return Sent(times[0], "time") if times else None
+
+
+def due(find: Find, names: tuple[str, ...] = DUE_TIMES) -> Field | None:
+    """The column with the time before which a row shouldn't be sent."""
+    for name in names:
+        field = find(name)
+        if field is not None and field.type_oid in TIMES | INTEGERS:
+            return field
+    return None
+
+
+def by_words(words: Words, find: Find, times: Mapping[str, float]) -> Bookkeeping:
+    """What a column with words of its own says. `times`: further columns that a mark sets, with seconds from now."""
+    status = find(words.column)
+    if status is None:
+        return Bookkeeping()
+    marked = [(find(name), seconds) for name, seconds in times.items()]
+    return Bookkeeping(
+        sent=Sent(status, "word", words.sent),
+        failed=Failed(status, words.retried, words.given_up) if words.retried | words.given_up else None,
+        taken=Taken(status, words.taken, None) if words.taken else None,
+        marks=(
+            Mark(status, (words.written,) if words.written is not None else ()),
+            *(Mark(field, (), seconds) for field, seconds in marked if field is not None),
+        ),
+    )
+
+
+def by_time(name: str, words: Words | None, find: Find) -> Bookkeeping:
+    """What a time says that is NULL until a row was sent, with a status beside it where the table has one."""
+    time = find(name)
+    if time is None:
+        return Bookkeeping()
+    beside = by_words(words, find, {}) if words is not None else Bookkeeping()
+    return Bookkeeping(
+        sent=Sent(time, "time"), failed=beside.failed, taken=beside.taken, marks=(Mark(time), *beside.marks)
+    )
+
+
+def _times(find: Find, names: tuple[str, ...]) -> tuple[Field, ...]:
+    found = (find(name) for name in names)
+    return tuple(field for field in found if field is not None and field.type_oid in TIMES)
