@@ -46,3 +46,8 @@ class LSN(int):
 
 
 ZERO: Final = LSN(0)
+
+
+def place(final_lsn: int, seq: int) -> str:
+    """Where a row stands, in words: in its transaction, or (without an LSN) among the rows read from the table."""
+    return f"at {LSN(final_lsn)}, row {seq}" if final_lsn else f"in the table, row {seq} in order"

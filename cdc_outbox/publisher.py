@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cdc_outbox.errors import CdcOutboxError, Held, PoisonEvent, SetupError
 from cdc_outbox.event import event_id
-from cdc_outbox.lsn import LSN
+from cdc_outbox.lsn import place
 
 if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger, Mark
@@ -63,7 +63,7 @@ class Unpublishable(PoisonEvent):
         shown = "without an id" if identity is None else identity[:200]
         who = f"event {shown if shown.isprintable() else ascii(shown)}" if encoded is not None else "a row"
         super().__init__(
-            f"{who} at {LSN(lsn)}, row {seq}, can't be published: {why}",
+            f"{who} {place(lsn, seq)}, can't be published: {why}",
             next=next,
             reason=reason,
             lsn=lsn,

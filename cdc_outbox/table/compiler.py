@@ -21,6 +21,7 @@ from cdc_outbox.table.values import DOCUMENTS, FIRST_USER_TYPE, INTEGERS, TIMES,
 
 if TYPE_CHECKING:
     from cdc_outbox.settings.model import OutboxSettings
+    from cdc_outbox.table.layout import Source
 
 ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {"auto": raw.compile}
 """Envelopes by the value of the setting `outbox.profile`."""
@@ -58,13 +59,20 @@ class Compiler:
     """One relation and the settings, on the way to a plan."""
 
     def __init__(
-        self, settings: OutboxSettings, slot: str, table: TableName, shape: Shape, previous: Plan | None
+        self,
+        settings: OutboxSettings,
+        slot: str,
+        table: TableName,
+        shape: Shape,
+        previous: Plan | None,
+        source: Source | None = None,
     ) -> None:
         self.settings = settings
         self.slot = slot
         self.table = table
         self.shape = shape
         self.previous = previous
+        self.source = source
         self.summary: dict[str, tuple[str, str]] = {}
         self.needed: dict[str, Field] = {}
         self.optional: dict[str, Field] = {}
@@ -103,11 +111,14 @@ class Compiler:
             members=self.members(version, placed),
             static=self.static(type_, version, placed),
             provenance=settings.provenance,
+            source=self.source,
             roles=self.needed | self.optional,
         )
         rules = self.rules()
         read = frozenset(self.used)
-        self.role("created_at")
+        created = self.role("created_at")
+        if self.source is not None and created is not None:
+            read |= {created.at}
         return Plan(
             table=self.table,
             shape=self.shape,
@@ -394,6 +405,8 @@ class Compiler:
             self.claim(f"only {name}", field, needed=True)
             self.summary[f"only {field.name}"] = (", ".join(accepted), "configured")
             rules.append(selection.only(field, accepted))
+        if self.source is not None:
+            return rules
         mark = self.shape.sent()
         if mark is not None:
             self.claim("sent", mark.field, needed=False)

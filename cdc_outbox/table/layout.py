@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from cdc_outbox.event import Encoded, TableName, Values
 from cdc_outbox.table.members import Append
 from cdc_outbox.table.topic import Topics
 from cdc_outbox.table.values import Field
+
+Source: TypeAlias = Literal["backfill", "replay", "recover"]
+"""What sends rows from the table instead of from the stream: the value of the header `cdc.source`."""
 
 Encode: TypeAlias = Callable[[Values, int, int, int], Encoded]
 """From a row, the final LSN of its transaction, its place there and the commit time in µs since 1970, to
@@ -42,4 +45,6 @@ class Layout:
     members: tuple[Field, Append] | None = None
     static: tuple[tuple[str, bytes], ...] = ()
     provenance: bool = False
+    source: Source | None = None
+    """Set where rows come from the table: they have no place in a stream, and so no provenance headers."""
     roles: dict[str, Field] = field(default_factory=dict)

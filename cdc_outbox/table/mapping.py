@@ -18,6 +18,7 @@ from cdc_outbox.table.values import Field
 if TYPE_CHECKING:
     from cdc_outbox.postgres.pgoutput import Relation
     from cdc_outbox.settings.model import OutboxSettings
+    from cdc_outbox.table.layout import Source
 
 __all__ = ["Mapping", "NoKey", "Plan"]
 
@@ -25,9 +26,11 @@ __all__ = ["Mapping", "NoKey", "Plan"]
 class Mapping:
     """The settings of `[outbox]`, ready to be applied to the relations of a stream."""
 
-    def __init__(self, settings: OutboxSettings, slot: str) -> None:
+    def __init__(self, settings: OutboxSettings, slot: str, *, source: Source | None = None) -> None:
+        """`source`: rows come from the table. Who reads it decides which; then `sent` and `due` don't apply."""
         self._settings = settings
         self._slot = slot
+        self._source = source
         self._tables = frozenset(settings.tables)
         self._told: dict[TableName, str] = {}
 
@@ -43,7 +46,9 @@ class Mapping:
         place. Raises MappingError.
         """
         table = TableName(relation.namespace, relation.name)
-        plan = Compiler(self._settings, self._slot, table, Shape(relation.columns), previous).compile()
+        plan = Compiler(
+            self._settings, self._slot, table, Shape(relation.columns), previous, self._source
+        ).compile()
         if previous is not None:
             _compare(previous, plan)
         return plan

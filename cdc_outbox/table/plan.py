@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 
 from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.event import Encoded, TableName, Values
-from cdc_outbox.lsn import LSN
+from cdc_outbox.lsn import place
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.selection import Rule
 from cdc_outbox.table.sent import Bookkeeping
 from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import Field
+from cdc_outbox.table.values import NEVER, Field, epoch_us
 
 
 class Plan:
@@ -87,7 +87,7 @@ class Plan:
         if not shown.isprintable():
             shown = ascii(shown)
         return PoisonEvent(
-            f"event {shown} of {self.table} at {LSN(lsn)}, row {seq}, can't be published: {unfit}",
+            f"event {shown} of {self.table} {place(lsn, seq)}, can't be published: {unfit}",
             next=unfit.next,
             reason=unfit.reason,
             lsn=lsn,
@@ -98,6 +98,21 @@ class Plan:
     def event_id(self, values: Values) -> str | None:
         """The event's id as PostgreSQL prints it."""
         return _text(values[self.layout.id.at])
+
+    def created_us(self, values: Values, otherwise: int) -> int:
+        """When a row was written by its own account, in µs since 1970; `otherwise` where it doesn't say.
+
+        For rows from the table, whose commit time nobody knows.
+        """
+        field = self.optional.get("created_at")
+        raw = None if field is None else values[field.at]
+        if field is None or raw is None:
+            return otherwise
+        try:
+            moment = epoch_us(raw, field.name)
+        except Unfit:
+            return otherwise
+        return moment if 0 <= moment < NEVER else otherwise
 
     def raw(self, values: Values) -> dict[str, str | None]:
         """The whole row: column → text as PostgreSQL prints it."""

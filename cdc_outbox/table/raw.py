@@ -5,10 +5,15 @@ https://kafka.apache.org/documentation/#recordheader
 
 from __future__ import annotations
 
+from typing import Final
+
 from cdc_outbox.event import Encoded, Headers, Values
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.unfit import LEAVE_OUT, Unfit
 from cdc_outbox.table.values import NEVER, Field, Reader, epoch_us, integer
+
+SOURCE: Final = "cdc.source"
+"""The header of rows that come from the table."""
 
 
 def compile(layout: Layout) -> Encode:  # noqa: A001 - as in re.compile
@@ -30,7 +35,9 @@ def compile(layout: Layout) -> Encode:  # noqa: A001 - as in re.compile
         members_at, append_members = layout.members[0].at, layout.members[1]
     static = list(layout.static)
     timestamp, partition, slot = layout.timestamp, layout.partition, layout.slot.encode()
-    provenance = layout.provenance
+    provenance = layout.provenance and layout.source is None
+    if layout.source is not None:
+        static.append((SOURCE, layout.source.encode()))
 
     def encode(values: Values, lsn: int, seq: int, commit_us: int) -> Encoded:
         topic = fixed or known.get(values[topic_at]) or find_topic(values)

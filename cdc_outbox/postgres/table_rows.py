@@ -1,0 +1,309 @@
+"""Rows of a table under one snapshot, as the stream would have brought them.
+
+A row gives the same bytes whether it comes by the write-ahead log or by COPY: both use the type's output function, and
+the session has the stream's settings (`connection.py`). A policy that would hide rows is an error.
+
+The transaction is `repeatable read, read only`, so that the server itself refuses whatever a condition from outside
+might try to change; and each statement goes by the extended protocol, which takes one statement alone.
+
+COPY holds the table by ACCESS SHARE until the transaction ends, which is in nobody's way but that of a statement that
+wants the table to itself (ALTER TABLE, VACUUM FULL). Such a one waits, and whoever comes after it waits behind it;
+`waits_for` names it, so that we can step aside.
+
+https://www.postgresql.org/docs/current/sql-copy.html (the text format)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import Error, OperationalError, sql
+from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
+
+from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
+from cdc_outbox.postgres import refusal, sqlstate
+from cdc_outbox.postgres.connection import Connection, connect_control, execute, sever
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from psycopg.pq.abc import PGresult
+
+    from cdc_outbox.event import TableName, Values
+    from cdc_outbox.settings import PostgresSettings
+
+CHUNK: Final = 128 * 1024
+"""Bytes of rows that come together, about."""
+
+# A reader that waits for a broker is slow on purpose: nothing of the server's may end it meanwhile.
+_PATIENT: Final[LiteralString] = """
+set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set row_security = off;
+"""
+_BEGIN: Final[LiteralString] = "begin transaction isolation level repeatable read, read only"
+_SNAPSHOT: Final[LiteralString] = "select pg_catalog.pg_current_snapshot()::text"
+_ENCODING: Final[LiteralString] = "set client_encoding = 'SQL_ASCII'"
+
+_WAITING: Final[LiteralString] = """
+select a.pid, coalesce(nullif(a.application_name, ''), 'no name'), coalesce(left(a.query, 200), '')
+  from pg_catalog.pg_stat_activity a
+ where a.wait_event_type = 'Lock' and pg_catalog.pg_blocking_pids(a.pid) @> array[%s::int]
+ order by a.pid limit 1
+"""
+
+# COPY escapes what it needs for itself, and the backslash; it never writes octal or hex escapes.
+_ESCAPED: Final = (
+    (rb"\t", b"\t"),
+    (rb"\n", b"\n"),
+    (rb"\r", b"\r"),
+    (rb"\b", b"\b"),
+    (rb"\f", b"\f"),
+    (rb"\v", b"\v"),
+)
+
+
+class Chunk:
+    """Some rows, one after the other. Iterating gives the Values of each, as often as one likes.
+
+    `size` is in bytes, as they came. Values that weren't asked for are None.
+    """
+
+    __slots__ = ("_lines", "_read", "size")
+
+    def __init__(self, lines: list[bytes], size: int, read: Callable[[bytes], Values]) -> None:
+        self._lines = lines
+        self._read = read
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Values]:
+        return map(self._read, self._lines)
+
+
+@asynccontextmanager
+async def snapshot(
+    settings: PostgresSettings, *, application_name: str, like: Connection | None = None
+) -> AsyncIterator[Connection]:
+    """A connection of the owner's, in a transaction whose snapshot is taken when the block begins.
+
+    Raises SetupError, MissingRight, UsageError or PostgresUnavailable.
+    """
+    conn = await connect_control(settings, application_name=application_name, admin=True, like=like)
+    try:
+        if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
+            await execute(conn, _ENCODING)  # so that bytes pass as they are
+        await execute(conn, _PATIENT)
+        await execute(conn, _BEGIN)
+        await execute(conn, _SNAPSHOT)
+        yield conn
+    finally:
+        if conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            sever(conn)  # a COPY that nobody reads to its end
+        await conn.close()
+
+
+async def rows(
+    conn: Connection,
+    table: TableName,
+    columns: Sequence[str],
+    *,
+    wanted: frozenset[int] | None = None,
+    where: sql.Composable | None = None,
+    order: sql.Composable,
+) -> AsyncIterator[Chunk]:
+    """The rows of `table`, in chunks; each row has a value for each of `columns`, in their order.
+
+    `wanted`: the places of the columns whose values are needed, None for all. `where` and `order` are what stands
+    behind WHERE and ORDER BY; the first is put in brackets. `conn` comes from `snapshot`, and is busy until the last
+    chunk was taken. Raises what `sqlstate.py` has for the server's words; PostgresUnavailable.
+    """
+    places = [at for at in range(len(columns)) if wanted is None or at in wanted]
+    query = sql.SQL("copy (select {columns} from {table}{where} order by {order}) to stdout").format(
+        columns=sql.SQL(", ").join(sql.Identifier(columns[at]) for at in places),
+        table=sql.Identifier(table.schema, table.name),
+        where=sql.SQL("") if where is None else sql.SQL(" where ") + bracketed(where),
+        order=order,
+    )
+    encoding = conn.info.encoding
+    result = await _result(conn, lambda: conn.pgconn.send_query_params(query.as_bytes(conn), None))
+    if result.status != ExecStatus.COPY_OUT:
+        raise sqlstate.from_result(result, stage="control", encoding=encoding)
+    read = reader(len(columns), places)
+    frame = conn.pgconn.get_copy_data
+    lines: list[bytes] = []
+    size = 0
+    while True:
+        length, view = frame(1)
+        if length > 0:
+            lines.append(bytes(view))
+            size += length
+            if size >= CHUNK:
+                yield Chunk(lines, size, read)
+                lines, size = [], 0
+        elif length == 0:
+            await _received(conn)
+        else:
+            break
+    result = await _result(conn)
+    if result.status != ExecStatus.COMMAND_OK:
+        raise sqlstate.from_result(result, stage="control", encoding=encoding)
+    if lines:
+        yield Chunk(lines, size, read)
+
+
+async def count(conn: Connection, table: TableName, where: sql.Composable | None, *, within: float) -> int:
+    """How many rows of `table` fulfil a condition, seen through the connection's snapshot.
+
+    Raises PostgresUnavailable after `within` seconds, and then the connection is gone.
+    """
+    query = sql.SQL("select count(*) from {}").format(sql.Identifier(table.schema, table.name))
+    if where is not None:
+        query += sql.SQL(" where ") + bracketed(where)
+    ((found,),) = await execute(conn, query, within=within)
+    return int(found)
+
+
+def bracketed(condition: sql.Composable) -> sql.Composed:
+    """A condition in brackets of its own, whatever it ends with: a comment ends with its line."""
+    return sql.SQL("(\n") + condition + sql.SQL("\n)")
+
+
+async def condition(conn: Connection, table: TableName, text: str, *, flag: str) -> sql.Composable:
+    """A condition that a person wrote, once the server has found it to be one on the columns of `table`.
+
+    It is parsed and not run. Between WHEN and THEN it can't close a bracket that it hasn't opened, so that it stays
+    one condition between brackets too. Raises UsageError where it isn't SQL, SetupError where it names what isn't
+    there; both with the server's words and `flag`.
+    """
+    own: sql.Composable = sql.SQL(text)
+    query = sql.SQL("select case when\n{}\nthen true end from {}").format(
+        own, sql.Identifier(table.schema, table.name)
+    )
+    pgconn, encoding = conn.pgconn, conn.info.encoding
+    try:
+        text_of = query.as_bytes(conn)
+        if b"\0" in text_of:
+            raise UsageError(f"{flag} holds a zero byte", next=f"write a condition in SQL with {flag}")
+        result = await _result(conn, lambda: pgconn.send_prepare(b"", text_of))
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{flag} holds characters that the server's encoding lacks", next=f"write {flag} without them"
+        ) from None
+    if result.status == ExecStatus.COMMAND_OK:
+        return own
+    failure = sqlstate.from_result(result, stage="control", encoding=encoding)
+    words = str(failure).partition(": ")[2]
+    remedy = f"mend {flag}: a condition on the columns of {table}, as after WHERE: {flag} \"created_at > now() - '1d'\""
+    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
+    if state == "42601":
+        raise UsageError(f"{flag} is not a condition in SQL: {words}", next=remedy)
+    if state[:2] in ("42", "22", "0A"):
+        raise SetupError(f"{flag} can't be used on {table}: {words}", next=remedy)
+    raise failure
+
+
+async def waits_for(conn: Connection, pid: int) -> str | None:
+    """A session that waits for a lock of the session `pid`, in words; None where there is none.
+
+    `conn` is another connection than that of the session.
+    """
+    found = await execute(conn, _WAITING, (pid,))
+    if not found:
+        return None
+    waiting, application, query = found[0]
+    doing = f": {' '.join(str(query).split())}" if query else ""
+    return f"pid {waiting} ({application}){doing}"
+
+
+def reader(count: int, places: Sequence[int]) -> Callable[[bytes], Values]:
+    """A function from a line of COPY's text format to a row of `count` values, of which those at `places` came."""
+    if len(places) == count:
+
+        def whole(line: bytes) -> Values:
+            return [part if b"\\" not in part else _plain(part) for part in line[:-1].split(b"\t")]
+
+        return whole
+
+    blank: Values = [None] * count
+
+    def partly(line: bytes) -> Values:
+        values = blank.copy()
+        for at, part in zip(places, line[:-1].split(b"\t"), strict=True):
+            values[at] = part if b"\\" not in part else _plain(part)
+        return values
+
+    return partly
+
+
+def _plain(part: bytes) -> bytes | None:
+    """What a value with backslashes stands for."""
+    if part == rb"\N":
+        return None
+    pieces = part.split(rb"\\")
+    for at, piece in enumerate(pieces):
+        if b"\\" in piece:
+            for escaped, byte in _ESCAPED:
+                piece = piece.replace(escaped, byte)  # noqa: PLW2901 - it is what becomes of the piece
+            pieces[at] = piece
+    return b"\\".join(pieces)
+
+
+async def _result(conn: Connection, send: Callable[[], None] | None = None) -> PGresult:
+    """The answer to what `send` sends, or to what is under way; all of it, unless a copy begins."""
+    pgconn = conn.pgconn
+    answer: PGresult | None = None
+    try:
+        if send is not None:
+            send()
+        while pgconn.flush():
+            await _ready(conn, write=True)
+        while True:
+            while pgconn.is_busy():
+                await _received(conn)
+            result = pgconn.get_result()
+            if result is None:
+                break
+            answer = answer or result
+            if result.status == ExecStatus.COPY_OUT:
+                break
+    except Error as error:
+        raise _gone(conn, error) from error
+    if answer is None:
+        raise _gone(conn, OperationalError("no answer"))
+    return answer
+
+
+async def _received(conn: Connection) -> None:
+    """Wait for more from the server."""
+    try:
+        await _ready(conn, write=False)
+        conn.pgconn.consume_input()
+    except OperationalError as error:
+        raise _gone(conn, error) from error
+
+
+async def _ready(conn: Connection, *, write: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    fd = conn.pgconn.socket
+    add(fd, _wake, ready)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _gone(conn: Connection, error: Exception) -> PostgresUnavailable:
+    first = (str(error).strip().splitlines() or ["closed by the server"])[0]
+    return PostgresUnavailable(
+        f"the connection to PostgreSQL that read the table was lost: {first}", next=refusal.NETWORK
+    )
