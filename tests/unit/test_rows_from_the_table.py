@@ -55,6 +55,7 @@ def test_the_source_is_the_last_header_and_there_is_no_provenance() -> None:
     made = plan(provenance=True, static_headers=(("from", "here"),)).encode(
         row(headers='{"a": "b"}'), 0, 7, 5000
     )
+    assert not isinstance(made, str)
     assert made[4] == 5
     assert [name for name, _ in made[5]] == ["id", "type", "version", "a", "from", "cdc.source"]
     assert made[5][-1] == ("cdc.source", b"backfill")
