@@ -15,7 +15,7 @@ from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
@@ -157,7 +157,7 @@ def producer(settings: KafkaSettings) -> AIOKafkaProducer:
         ) from error
 
 
-async def start(client: AIOKafkaProducer, settings: KafkaSettings) -> None:
+async def start(client: AIOKafkaProducer | AIOKafkaConsumer, settings: KafkaSettings) -> None:
     """Connect. Raises KafkaUnavailable, or BusRefused where the cluster doesn't take us as we are."""
     try:
         async with asyncio.timeout(START_LIMIT):
