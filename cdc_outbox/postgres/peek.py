@@ -72,11 +72,15 @@ _STANDBYS: Final[LiteralString] = "select pg_catalog.current_setting('synchronou
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the outbox as the stream has it: where it stands, and the plan that makes a message of it."""
+    """One row of the outbox as the stream has it: where it stands, and the plan that makes a message of it.
+
+    `xid` is its transaction's number, of 32 bits.
+    """
 
     lsn: LSN
     seq: int
     commit_us: int
+    xid: int
     plan: Plan
     values: Values
 
@@ -341,7 +345,8 @@ class _Reading:
         plan = self._plans[insert.relation_oid]
         if plan is None:
             return None
-        return Row(self._begin.final_lsn, seq, self._begin.commit_us, plan, insert.values)
+        begin = self._begin
+        return Row(begin.final_lsn, seq, begin.commit_us, begin.xid, plan, insert.values)
 
     async def keep_alive(self, replication: Connection) -> None:
         """Status updates by a clock of their own, without a confirmation; the end, when the server ends."""

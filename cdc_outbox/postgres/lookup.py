@@ -1,0 +1,179 @@
+"""What the table says now of rows that the stream brought earlier.
+
+Short queries by the index of the id column, some hundred rows each, that wait for nobody: while another session has
+the table to itself they give up at once (`TableLocked`). Row locks are never taken.
+
+A row that isn't found was deleted, or isn't visible yet: the stream brings a commit as soon as it is flushed, and a
+server with a synchronous standby shows it only once that has answered. `Moment` tells the two apart.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import server
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.rows import TableLocked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.settings import PostgresSettings
+
+MOST: Final = 500
+"""Ids of one query."""
+
+_DATABASE: Final[LiteralString] = "select pg_catalog.current_database()::text"
+_LOCK_WAIT: Final[LiteralString] = "set lock_timeout = '500ms'"
+_WHOLE: Final[LiteralString] = "set row_security = off"
+
+_INDEXED: Final[LiteralString] = """
+select exists (select from pg_catalog.pg_index i
+                 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+                where i.indrelid = c.oid and a.attname = %s and i.indisvalid and i.indpred is null)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = %s
+"""
+
+_MOMENT: Final[LiteralString] = """
+select (extract(epoch from clock_timestamp()) * 1000000)::int8, pg_catalog.pg_current_snapshot()::text
+"""
+
+_FIND: Final[LiteralString] = """
+select pg_catalog.format('%%s', {id}), (extract(epoch from clock_timestamp()) * 1000000)::int8, {texts}
+  from {table} where {id} = any(%s)
+"""
+
+_TEXT: Final[LiteralString] = (
+    "case when {0} is not distinct from null then null else pg_catalog.format('%%s', {0}) end"
+)
+
+
+@asynccontextmanager
+async def connected(settings: PostgresSettings, application_name: str) -> AsyncIterator[Connection]:
+    """A connection for reading the table: by the owner's DSN, if there is one.
+
+    Raises SetupError where that leads elsewhere than the relay's; and what `connect_control` raises.
+    """
+    conn = await connect_control(settings, application_name=application_name, admin=True)
+    try:
+        if settings.admin_dsn and settings.admin_dsn != settings.dsn:
+            await _require_one_database(conn, settings, application_name)
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def _require_one_database(conn: Connection, settings: PostgresSettings, application_name: str) -> None:
+    relay = await connect_control(settings, application_name=application_name)
+    try:
+        places = [await server.identity(each) for each in (relay, conn)]
+        names = [str((await execute(each, _DATABASE))[0][0]) for each in (relay, conn)]
+    finally:
+        await relay.close()
+    if places[0].system_identifier != places[1].system_identifier or names[0] != names[1]:
+        raise SetupError(
+            f"--dsn leads to the database {names[0]} at {places[0]}, and --admin-dsn to {names[1]} at {places[1]}",
+            next="name one database of one server in both",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row as the table has it at `at_us` (µs since 1970, the server's clock): the asked columns' texts."""
+
+    at_us: int
+    texts: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When was asked, and which transactions had ended by then, as others see it."""
+
+    at_us: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, at_us: int, snapshot: str) -> Moment:
+        """From a pg_snapshot as text, `xmin:xmax:xid,xid`."""
+        _, xmax, running = snapshot.split(":")
+        return cls(at_us, int(xmax), frozenset(int(xid) % 2**32 for xid in running.split(",") if xid))
+
+    def ended(self, xid: int) -> bool:
+        """Whether this transaction's rows are visible, or were until somebody deleted them. `xid` has 32 bits."""
+        before = (xid - self.xmax) % 2**32 >= 2**31
+        return before and xid not in self.running
+
+
+class Lookup:
+    """Rows of one table by their ids."""
+
+    def __init__(self, conn: Connection, table: TableName, id_column: str, columns: Sequence[str]) -> None:
+        self.table = table
+        self._conn = conn
+        self._id = id_column
+        texts: list[sql.Composable] = [sql.SQL(_TEXT).format(sql.Identifier(name)) for name in columns]
+        self._query = sql.SQL(_FIND).format(
+            id=sql.Identifier(id_column),
+            texts=sql.SQL(", ").join(texts or [sql.SQL("null")]),
+            table=sql.Identifier(table.schema, table.name),
+        )
+
+    async def require(self) -> None:
+        """Raise MissingRight where the role may not read the table, SetupError where each look would read all of it."""
+        conn, table, column = self._conn, self.table, quote(self._id)
+        rows = await execute(conn, _INDEXED, (self._id, table.schema, table.name))
+        if rows and not rows[0][0]:
+            name = quote(f"{table.name}_{self._id}_idx")
+            raise SetupError(
+                f"column {column} of {table}, by which rows are looked up, has no index: each look would read "
+                "the whole table",
+                next=f"create unique index concurrently {name} on {table} ({column}); "
+                "or look without a comparison: cdc-outbox peek --follow",
+            )
+        await execute(conn, _WHOLE)
+        await execute(conn, _LOCK_WAIT)
+        try:
+            await self.find([])
+        except MissingRight as error:
+            role = quote(conn.info.user)
+            raise MissingRight(
+                f"the role {role} may not read all of {table}, and only the table says what was sent",
+                next=f"as its owner: grant select on {table} to {role}; or name an owner's connection with "
+                "--admin-dsn; where a policy hides rows, a role that it doesn't bind",
+            ) from error
+
+    async def moment(self) -> Moment:
+        """Ask before `find`, whose rows are then at least as new."""
+        ((at_us, snapshot),) = await execute(self._conn, _MOMENT)
+        return Moment.parse(int(at_us), str(snapshot))
+
+    async def find(self, ids: Sequence[str]) -> dict[str, list[Found]]:
+        """The rows that have these ids, by id; more than one where ids aren't unique.
+
+        Raises TableLocked while another session has the table to itself, PostgresUnavailable.
+        """
+        try:
+            rows = await execute(self._conn, self._query, (_array(ids),))
+        except CdcOutboxError as error:
+            if getattr(error.__cause__, "sqlstate", None) == "55P03":
+                raise TableLocked from error
+            raise
+        found: dict[str, list[Found]] = {}
+        for id_, at_us, *texts in rows:
+            found.setdefault(str(id_), []).append(Found(int(at_us), tuple(texts)))
+        return found
+
+
+def _array(ids: Sequence[str]) -> str:
+    """The ids as PostgreSQL writes an array: of a type that the server infers from the column."""
+    escaped = (each.replace("\\", "\\\\").replace('"', '\\"') for each in ids)
+    return "{" + ",".join(f'"{each}"' for each in escaped) + "}"

@@ -1,0 +1,216 @@
+"""A trial beside the old relay: rows as they are committed, and what the old relay then writes into them.
+
+The rows come by a temporary slot that ends with the trial; nothing is consumed, published or written. What the old
+relay did is read from the table by short queries, a fifth of the time at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import SetupError
+from cdc_outbox.postgres import catalogue, lookup, peek
+from cdc_outbox.postgres.rows import TableLocked
+from cdc_outbox.repair.comparison import Book, Comparison
+from cdc_outbox.repair.trial import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.kafka.placement import Placement
+    from cdc_outbox.postgres.blocker import Blocker
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.lookup import Lookup
+    from cdc_outbox.postgres.peek import Row
+    from cdc_outbox.repair.trial import Trial
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.mapping import Mapping
+
+    Shown = Callable[[Trial], Awaitable[None]]
+
+_log = log.get(__name__)
+
+ROUND: Final = 0.5
+"""Seconds between looks at the rows that wait for their mark."""
+
+REST: Final = 4
+"""Times as long as a query took is rested after it."""
+
+TOLD: Final = 10.0
+"""Seconds between lines of progress."""
+
+_TURN: Final = 100
+"""Rows after which others get their turn."""
+
+
+async def compare(
+    settings: Settings,
+    mapping: Mapping,
+    seconds: float,
+    *,
+    deleted: bool,
+    placing: Awaitable[Placement],
+    waiting: Callable[[Sequence[Blocker]], None],
+    shown: Shown,
+    stopped: asyncio.Event,
+) -> Comparison:
+    """Compare what is committed in so many seconds, then give the old relay time for the last of it.
+
+    `deleted`: rows that vanish are sent, and nothing else says so. `shown` is told of each row that ours doesn't
+    leave out. `stopped` brings the account at once: what was just committed is undecided then.
+
+    Raises SetupError where the table doesn't say what was sent, MissingRight where it may not be read, and what
+    `peek.arriving` raises.
+    """
+    async with lookup.connected(settings.postgres, peek.APPLICATION_NAME) as conn:
+        books, lookups = await _tables(conn, settings, mapping, deleted=deleted)
+        trial = _Trial(Comparison(settings.outbox), books, lookups, stopped)
+        async with peek.arriving(settings, mapping, waiting=waiting) as rows:
+            placement = await placing
+            _log.info(
+                "following", tables=[str(table) for table in settings.outbox.tables], seconds=round(seconds)
+            )
+            looking = asyncio.create_task(trial.look_on(seconds), name="looking")
+            try:
+                await trial.read(rows, placement, shown, seconds, looking)
+            except BaseException:
+                looking.cancel()
+                await asyncio.wait({looking})
+                raise
+        await looking
+    return trial.comparison
+
+
+async def _tables(
+    conn: Connection, settings: Settings, mapping: Mapping, *, deleted: bool
+) -> tuple[dict[TableName, Book], dict[TableName, Lookup]]:
+    books: dict[TableName, Book] = {}
+    lookups: dict[TableName, Lookup] = {}
+    for table in settings.outbox.tables:
+        plan = await catalogue.preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+        if plan is None:
+            continue  # who opens the stream says it
+        keeping = plan.bookkeeping
+        if keeping.sent is None and not (keeping.deleted or deleted):
+            raise SetupError(
+                f"nothing in a row of {table} says that it was sent: it has neither a status nor a time of sending "
+                "that is recognised",
+                next="if the old relay deletes what it has sent, add --deleted-is-sent; "
+                "or look without a comparison: cdc-outbox peek --follow",
+            )
+        books[table] = Book.of(plan)
+        lookups[table] = lookup.Lookup(conn, table, plan.layout.id.name, books[table].columns)
+        await lookups[table].require()
+    return books, lookups
+
+
+class _Trial:
+    """The two sides of a comparison: the stream, and the table."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        books: dict[TableName, Book],
+        lookups: dict[TableName, Lookup],
+        stopped: asyncio.Event,
+    ) -> None:
+        self.comparison = comparison
+        self._books = books
+        self._lookups = lookups
+        self._stopped = stopped
+        self._all_read = asyncio.Event()
+        self._now_us = 0
+
+    async def read(
+        self,
+        rows: AsyncIterator[Row],
+        placement: Placement,
+        shown: Shown,
+        seconds: float,
+        looking: asyncio.Task[None],
+    ) -> None:
+        """Take rows for so many seconds, or until stopped. Raises what either side raises."""
+        reading = asyncio.create_task(self._take(rows, placement, shown), name="reading")
+        stop = asyncio.create_task(self._stopped.wait(), name="stop")
+        try:
+            await asyncio.wait({reading, looking, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, looking):
+                if task.done():
+                    task.result()
+        finally:
+            for mine in (reading, stop):
+                mine.cancel()
+            await asyncio.wait({reading, stop})
+        self._all_read.set()
+
+    async def _take(self, rows: AsyncIterator[Row], placement: Placement, shown: Shown) -> None:
+        taken = 0
+        async for row in rows:
+            trial = await attempt(row, placement)
+            self.comparison.add(trial)
+            if trial.left_out is None:
+                await shown(trial)
+            taken += 1
+            if taken % _TURN == 0:
+                await asyncio.sleep(0)
+
+    async def look_on(self, seconds: float) -> None:
+        """Look at what the old relay did, until all rows are read and it had its time for the last of them."""
+        began = told = time.monotonic()
+        while True:
+            last = self._all_read.is_set()
+            await self._round()
+            if last and (self._stopped.is_set() or not self.comparison.young(self._now_us)):
+                break
+            now = time.monotonic()
+            if now - told >= TOLD:
+                told = now
+                self._tell(began + seconds - now)
+            await asyncio.sleep(ROUND)
+        self.comparison.finish(self._now_us, self._books)
+
+    async def _round(self) -> None:
+        """One look at every row that waits."""
+        comparison = self.comparison
+        for table, ids in [*comparison.waiting()] or [(next(iter(self._lookups)), [])]:
+            asked = self._lookups[table]
+            book = self._books[table]
+            moment = await asked.moment()
+            self._now_us = moment.at_us
+            for at in range(0, len(ids), lookup.MOST):
+                some = ids[at : at + lookup.MOST]
+                began = time.monotonic()
+                try:
+                    found = await asked.find(some)
+                except TableLocked:
+                    continue
+                for id_ in some:
+                    rows = found.get(id_)
+                    if rows:
+                        texts = next((row.texts for row in rows if not book.sent(row.texts)), rows[-1].texts)
+                        comparison.heed(
+                            (table, id_),
+                            sent=book.sent(texts),
+                            status=book.status(texts),
+                            at_us=rows[-1].at_us,
+                            sent_us=book.sent_us(texts),
+                        )
+                    elif moment.ended(comparison.transaction((table, id_))):
+                        comparison.heed((table, id_), sent=True, status="", at_us=moment.at_us, sent_us=None)
+                if not self._stopped.is_set():
+                    await asyncio.sleep(REST * (time.monotonic() - began))
+
+    def _tell(self, left: float) -> None:
+        account = self.comparison
+        _log.info(
+            "comparing",
+            events=account.events,
+            same=account.same,
+            awaited=account.awaited,
+            different=account.different,
+            seconds_left=max(0, round(left)),
+        )

@@ -1,0 +1,340 @@
+"""The account of a trial: what the old relay did with each row, and what ours would have done.
+
+Pure: rows come in by `add`, what the table says of them later by `heed`, and `document` is the account. A row is
+remembered until the table says that it was sent, and forgotten then: memory holds what waits, and no more of that than
+`WATCHED`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from cdc_outbox.event import quote
+from cdc_outbox.table.unfit import LEAVE_OUT
+from cdc_outbox.table.values import TIMES, epoch_us
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.repair.trial import Trial
+    from cdc_outbox.settings import OutboxSettings
+    from cdc_outbox.table.plan import Plan
+    from cdc_outbox.table.sent import Bookkeeping
+
+GRACE: Final = 10.0
+"""Seconds that the old relay has for the last rows, at least; twice its longest delay, if that is more."""
+
+LONGEST_GRACE: Final = 60.0
+
+WATCHED: Final = 100_000
+"""Rows that may wait for their mark at a time; what comes beyond is counted only."""
+
+NAMED: Final = 10
+"""Ids that are named of each kind of difference."""
+
+_WAITING: Final = frozenset(
+    {"", "pending", "new", "ready", "created", "queued", "unsent", "waiting", "unpublished"}
+)
+
+Key: TypeAlias = "tuple[TableName, str]"
+Kind: TypeAlias = Literal["not sent", "left out", "poison", "stuck", "same id", "no id"]
+
+
+@dataclass(slots=True)
+class Difference:
+    """Rows of which something would be different in the same way.
+
+    `what` is a bounded word: the status, the reason. `sent`: whether the old relay marked them as sent. `error` tells
+    of the first of them.
+    """
+
+    kind: Kind
+    what: str
+    sent: bool
+    error: str
+    next: str
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+    def add(self, id_: str) -> None:
+        self.count += 1
+        if len(self.ids) < NAMED:
+            self.ids.append(id_)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A row that waits for its mark. Without `trouble` ours would send it."""
+
+    xid: int
+    commit_us: int
+    trouble: tuple[Kind, str, str, str] | None
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Where a table's row says whether it was sent: the columns to look at, in the order of the texts of a row."""
+
+    keeping: Bookkeeping
+    columns: tuple[str, ...]
+    time: int | None
+    """Place of the column with the time of the sending."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Book:
+        keeping = plan.bookkeeping
+        status = keeping.failed or keeping.taken
+        named = [each.field for each in (keeping.sent, status) if each is not None]
+        times = [
+            mark.field
+            for mark in keeping.marks
+            if mark.field.type_oid in TIMES and not mark.words and not mark.seconds
+        ]
+        columns = list(dict.fromkeys(each.name for each in [*named, *times[:1]]))
+        return cls(keeping, tuple(columns), columns.index(times[0].name) if times else None)
+
+    def sent(self, texts: Sequence[str | None]) -> bool:
+        """Whether these texts mean that the row was sent."""
+        mark = self.keeping.sent
+        if mark is None:
+            return False
+        text = texts[self.columns.index(mark.field.name)]
+        if mark.by == "time":
+            return text is not None
+        return text is not None and text.lower() in mark.words
+
+    def status(self, texts: Sequence[str | None]) -> str:
+        """The word that a row which wasn't sent has in its status; empty where the table has none, or NULL."""
+        status = self.keeping.failed or self.keeping.taken or self.keeping.sent
+        if status is None or status.field.type_oid in TIMES:
+            return ""
+        return texts[self.columns.index(status.field.name)] or ""
+
+    def sent_us(self, texts: Sequence[str | None]) -> int | None:
+        """When it was sent, in µs since 1970, as far as the table says it."""
+        text = None if self.time is None else texts[self.time]
+        return None if text is None else epoch_us(text.encode(), self.columns[self.time or 0])
+
+
+class Comparison:
+    """What was seen of the tables, and what would have been different."""
+
+    def __init__(self, settings: OutboxSettings) -> None:
+        self._settings = settings
+        self._watched: dict[Key, _Watched] = {}
+        self._differences: dict[tuple[Kind, str, bool], Difference] = {}
+        self._delays: Counter[float] = Counter()
+        self._longest = 0.0
+        self.by_sight = False
+        """Some delays are those after which we saw the mark: the table has no time of it, or an impossible one."""
+        self.events = 0
+        self.same = 0
+        self.undecided = 0
+        self.unwatched = 0
+        self.left_out: Counter[str] = Counter()
+        """Rows that neither is asked about, by reason: inserted as sent, or left out by `outbox.only`."""
+        self.neither = 0
+        """Rows that ours would leave out and that the old relay left as well."""
+
+    def add(self, trial: Trial) -> None:
+        """A row came."""
+        plan, values = trial.row.plan, trial.row.values
+        if trial.left_out is not None and (trial.left_out in ("sent", "only") or self._is_meant(trial)):
+            self.left_out[trial.left_out] += 1
+            return
+        self.events += 1
+        id_ = plan.event_id(values)
+        trouble = self._trouble(trial)
+        if id_ is None:
+            self._differ(trouble or _NAMELESS, "(none)", sent=False)
+            return
+        key = (plan.table, id_)
+        if key in self._watched:
+            self._differ(_REPEATED, id_, sent=False)
+        elif len(self._watched) >= WATCHED:
+            self.unwatched += 1
+        else:
+            self._watched[key] = _Watched(trial.row.xid, trial.row.commit_us, trouble)
+
+    def _is_meant(self, trial: Trial) -> bool:
+        """Whether a row of another bus is left out because a person said so."""
+        plan = trial.row.plan
+        bus = plan.needed.get("bus") if trial.left_out == "bus" else None
+        return bus is not None and any(plan.shape.find(name) == bus for name in self._settings.only)
+
+    def _trouble(self, trial: Trial) -> tuple[Kind, str, str, str] | None:
+        if trial.poison is not None:
+            return ("poison", trial.poison.reason, str(trial.poison), trial.poison.next)
+        if trial.obstacle is not None:
+            return ("stuck", trial.obstacle.reason, trial.obstacle.error, trial.obstacle.next)
+        if trial.left_out is None:
+            return None
+        bus = trial.row.plan.needed.get("bus")
+        if trial.left_out != "bus" or bus is None:
+            return ("left out", trial.left_out, f"ours leaves it out ({trial.left_out})", LEAVE_OUT)
+        value = trial.row.values[bus.at]
+        word = "NULL" if value is None else value[:100].decode("utf-8", "backslashreplace")
+        remedy = (
+            f"keep the old relay for them, and say that it is meant: --only {bus.name}=kafka; "
+            f"or send them to Kafka as well: --only {bus.name}=kafka --only {shlex.quote(f'{bus.name}={word}')}"
+        )
+        return ("left out", word, f"it is for the bus {word}, and ours sends those for kafka only", remedy)
+
+    def waiting(self) -> Iterator[tuple[TableName, list[str]]]:
+        """The ids of the rows whose mark is awaited, by table, the oldest first."""
+        by_table: dict[TableName, list[str]] = {}
+        for table, id_ in self._watched:
+            by_table.setdefault(table, []).append(id_)
+        yield from by_table.items()
+
+    def transaction(self, key: Key) -> int:
+        """The number of the transaction that wrote a row which is awaited."""
+        return self._watched[key].xid
+
+    def heed(self, key: Key, *, sent: bool, status: str, at_us: int, sent_us: int | None) -> None:
+        """The table says of a row at `at_us`: sent, at `sent_us` if it tells, or not, and then its status."""
+        watched = self._watched.get(key)
+        if watched is None:
+            return
+        if not sent:
+            watched.status = status
+            return
+        del self._watched[key]
+        if watched.trouble is not None:
+            self._differ(watched.trouble, key[1], sent=True)
+            return
+        self.same += 1
+        if sent_us is None or not watched.commit_us <= sent_us <= at_us:
+            self.by_sight = True
+            sent_us = at_us
+        delay = max(0, sent_us - watched.commit_us) / 1e6
+        self._longest = max(self._longest, delay)
+        self._delays[float(f"{delay:.3g}")] += 1
+
+    @property
+    def grace(self) -> float:
+        """Seconds that the old relay has for a row."""
+        return min(LONGEST_GRACE, max(GRACE, 2 * self._longest))
+
+    def young(self, now_us: int) -> bool:
+        """Whether a row waits that the old relay may send yet."""
+        return any(now_us - each.commit_us < self.grace * 1e6 for each in self._watched.values())
+
+    def finish(self, now_us: int, books: dict[TableName, Book]) -> None:
+        """Nothing is awaited any more: what waits is different, or undecided where its commit was a moment ago."""
+        for (table, id_), watched in self._watched.items():
+            young = now_us - watched.commit_us < self.grace * 1e6
+            if watched.trouble is not None and watched.trouble[0] == "left out":
+                self.neither += 1
+            elif watched.trouble is not None:
+                self._differ(watched.trouble, id_, sent=False)
+            elif young:
+                self.undecided += 1
+            else:
+                self._differ(_unsent(watched.status, books[table].keeping), id_, sent=False)
+        self._watched.clear()
+
+    def _differ(self, trouble: tuple[Kind, str, str, str], id_: str, *, sent: bool) -> None:
+        kind, what, error, remedy = trouble
+        known = self._differences.setdefault((kind, what, sent), Difference(kind, what, sent, error, remedy))
+        known.add(id_)
+
+    @property
+    def awaited(self) -> int:
+        """Rows whose mark is awaited."""
+        return len(self._watched)
+
+    @property
+    def different(self) -> int:
+        """Rows of which something would be different."""
+        return sum(each.count for each in self._differences.values())
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The most frequent first."""
+        return sorted(self._differences.values(), key=lambda each: -each.count)
+
+    def delay(self, share: float) -> float:
+        """Seconds within which the old relay had marked this share of the rows (to three digits)."""
+        wanted, passed = share * self.same, 0
+        for delay, count in sorted(self._delays.items()):
+            passed += count
+            if passed >= wanted:
+                return delay
+        return self._longest
+
+    def document(self) -> dict[str, Any]:
+        """The account, for a machine."""
+        return {
+            "schema_version": 1,
+            "events": self.events,
+            "same": self.same,
+            "different": self.different,
+            "neither": self.neither,
+            "undecided": self.undecided,
+            "unwatched": self.unwatched,
+            "left_out": dict(self.left_out),
+            "old_relay_delay_seconds": {
+                "p50": self.delay(0.5),
+                "p99": self.delay(0.99),
+                "max": round(self._longest, 6),
+                "at_most": self.by_sight,
+            }
+            if self.same
+            else None,
+            "differences": [asdict(each) for each in self.differences],
+        }
+
+
+_REPEATED: Final[tuple[Kind, str, str, str]] = (
+    "same id",
+    "",
+    "another row bears the same event id, and consumers tell events apart by it",
+    "name a column that is unique with --column id=NAME",
+)
+
+_NAMELESS: Final[tuple[Kind, str, str, str]] = (
+    "no id",
+    "",
+    "its event id is NULL: consumers can't tell it from another, and it can't be looked up",
+    "name a column that is never NULL with --column id=NAME",
+)
+
+
+def _unsent(status: str, keeping: Bookkeeping) -> tuple[Kind, str, str, str]:
+    """Ours would have sent it; why the old relay hasn't, by the status that it left in the row."""
+    word = status.lower()
+    shown = f"status {status}" if status else "not marked"
+    failed, taken = keeping.failed, keeping.taken
+    if failed is not None and word in failed.retried:
+        why, remedy = (
+            "sending has failed there, and it tries again later",
+            "see what the old relay notes of it; ours would have sent it at its commit",
+        )
+    elif failed is not None and word in failed.given_up:
+        why, remedy = (
+            "sending has failed there, and it was given up",
+            "see what the old relay notes of it; at the cut-over: cdc-outbox backfill --failed skip or publish",
+        )
+    elif taken is not None and word in taken.words:
+        why, remedy = (
+            "a worker of the old relay has it in hand, or died with it",
+            "see whether all its workers live",
+        )
+    elif word in _WAITING:
+        why, remedy = (
+            "the old relay hasn't sent it",
+            "see whether the old relay runs and keeps up, then compare for longer",
+        )
+    else:
+        column = quote(failed.field.name if failed is not None else "status")
+        why = "the old relay left it"
+        remedy = (
+            "if it never sends such rows, leave them out as well: "
+            f"--only {column}=VALUE, with the value of those that it sends"
+        )
+    return ("not sent", shown, f"{why}; ours would send it", remedy)
