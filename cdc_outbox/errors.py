@@ -159,3 +159,26 @@ class ProtocolViolation(CdcOutboxError):
 
 class DrainExceeded(CdcOutboxError):
     """The drain limit passed before everything in flight was confirmed."""
+
+
+class CallRefused(CdcOutboxError):
+    """A call of `enqueue` or `inbox` that can't be carried out as it is. The transaction was left untouched.
+
+    Its reader is a programmer, who sees a traceback and no two lines: the next step is a note in it.
+    """
+
+    def __init__(self, message: str, *, next: str) -> None:  # noqa: A002 - as above
+        super().__init__(message, next=next)
+        self.add_note(f"next: {next}")
+
+
+class EventUnfit(CallRefused):
+    """An event that PostgreSQL or Kafka would not take, or that the table has no column for."""
+
+
+class EventTooLarge(EventUnfit):
+    """An event that is larger than a Kafka record may be."""
+
+
+class OutsideTransaction(CallRefused):
+    """The connection is in autocommit and no transaction is open: what belongs together would be apart."""

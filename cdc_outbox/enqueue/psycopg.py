@@ -1,0 +1,132 @@
+"""`enqueue` for psycopg 3.
+
+    from cdc_outbox.enqueue.psycopg import enqueue
+
+    with connection.transaction():
+        ...
+        event_id = enqueue(connection, aggregate_type="order", aggregate_id=42, event_type="Placed", payload={})
+
+A connection or a cursor; with an asynchronous one, `await enqueue(...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, TypeAlias, Unpack, overload
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from cdc_outbox.enqueue.event import Event
+from cdc_outbox.enqueue.table import OutboxTable, Row, alike
+from cdc_outbox.errors import OutsideTransaction
+
+Sync: TypeAlias = Connection[Any] | Cursor[Any]
+Async: TypeAlias = AsyncConnection[Any] | AsyncCursor[Any]
+
+
+class Outbox(OutboxTable):
+    """An outbox table that is written with psycopg."""
+
+    @overload
+    def enqueue(self, conn: Sync, *, allow_autocommit: bool = False, **event: Unpack[Event]) -> str: ...
+    @overload
+    def enqueue(
+        self, conn: Async, *, allow_autocommit: bool = False, **event: Unpack[Event]
+    ) -> Awaitable[str]: ...
+    def enqueue(
+        self, conn: Sync | Async, *, allow_autocommit: bool = False, **event: Unpack[Event]
+    ) -> str | Awaitable[str]:
+        """Write an event in the connection's transaction; its id, as Kafka's header `id` will have it.
+
+        See `Event` for the arguments. Raises OutsideTransaction, unless `allow_autocommit`: then the row is a
+        transaction of its own. Raises EventUnfit and EventTooLarge before anything is sent.
+        """
+        connection = connection_of(conn) if allow_autocommit else in_transaction(conn)
+        row = self.row(event)
+        if isinstance(connection, AsyncConnection):
+            return self._write_async(connection, row)
+        return self._write(connection, row)
+
+    @overload
+    def enqueue_many(
+        self, conn: Sync, events: Iterable[Event], *, allow_autocommit: bool = False
+    ) -> list[str]: ...
+    @overload
+    def enqueue_many(
+        self, conn: Async, events: Iterable[Event], *, allow_autocommit: bool = False
+    ) -> Awaitable[list[str]]: ...
+    def enqueue_many(
+        self, conn: Sync | Async, events: Iterable[Event], *, allow_autocommit: bool = False
+    ) -> list[str] | Awaitable[list[str]]:
+        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be."""
+        connection = connection_of(conn) if allow_autocommit else in_transaction(conn)
+        rows = self.rows(events)
+        if isinstance(connection, AsyncConnection):
+            return self._write_many_async(connection, rows)
+        return self._write_many(connection, rows)
+
+    def _write(self, connection: Connection[Any], row: Row) -> str:
+        with Cursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(self.statement(row).encode(), row.values)
+            return row.id if row.id is not None else _id(cursor.fetchone())
+
+    async def _write_async(self, connection: AsyncConnection[Any], row: Row) -> str:
+        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(self.statement(row).encode(), row.values)
+            return row.id if row.id is not None else _id(await cursor.fetchone())
+
+    def _write_many(self, connection: Connection[Any], rows: list[Row]) -> list[str]:
+        ids: list[str] = []
+        with Cursor(connection, row_factory=tuple_row) as cursor:
+            for run in alike(rows):
+                made = run[0].id is None
+                values = [row.values for row in run]
+                cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
+                ids += [_id(cursor.fetchone()) for _ in cursor.results()] if made else _ids(run)
+        return ids
+
+    async def _write_many_async(self, connection: AsyncConnection[Any], rows: list[Row]) -> list[str]:
+        ids: list[str] = []
+        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            for run in alike(rows):
+                made = run[0].id is None
+                values = [row.values for row in run]
+                await cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
+                ids += [_id(await cursor.fetchone()) async for _ in cursor.results()] if made else _ids(run)
+        return ids
+
+
+def connection_of(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
+    """The connection that a cursor belongs to; a connection itself. Raises TypeError for anything else."""
+    if isinstance(conn, Cursor | AsyncCursor):
+        conn = conn.connection
+    if not isinstance(conn, Connection | AsyncConnection):
+        raise TypeError(f"a connection or cursor of psycopg is needed, not {type(conn).__name__}")
+    return conn
+
+
+def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
+    """The connection, if what it does next belongs to a transaction that goes on. Raises OutsideTransaction."""
+    connection = connection_of(conn)
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        raise OutsideTransaction(
+            "the connection is in autocommit, and no transaction is open: the row would be a transaction of its own",
+            next="do it together with your own statements in one `with connection.transaction():`",
+        )
+    return connection
+
+
+def _id(row: tuple[Any, ...] | None) -> str:
+    assert row is not None  # noqa: S101 - the statement returns one
+    return str(row[0])
+
+
+def _ids(rows: list[Row]) -> list[str]:
+    return [row.id for row in rows if row.id is not None]
+
+
+_DEFAULT: Final = Outbox()
+enqueue: Final = _DEFAULT.enqueue
+enqueue_many: Final = _DEFAULT.enqueue_many

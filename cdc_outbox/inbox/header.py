@@ -1,0 +1,26 @@
+"""The event's id, from the headers of a Kafka message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from cdc_outbox.errors import CallRefused
+
+Headers: TypeAlias = Iterable[tuple[str, bytes | str | None]]
+"""What `message.headers()` of confluent-kafka and `record.headers` of aiokafka and kafka-python are."""
+
+
+def event_id(headers: Headers | None, name: str = "id") -> str:
+    """The id by which an event that comes twice is known: the same in each copy of it.
+
+    Raises CallRefused where there is no such header.
+    """
+    found = next((value for header, value in headers or () if header == name and value is not None), None)
+    if found is None:
+        raise CallRefused(
+            f"the message has no header {name!r}, so that nobody can tell whether it comes again",
+            next="name the header that has the id, event_id(headers, NAME), or take the id from the payload; what "
+            "cdc-outbox sends always has it",
+        )
+    return found if isinstance(found, str) else found.decode()
