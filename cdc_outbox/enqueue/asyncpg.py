@@ -19,7 +19,7 @@ from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import OutboxTable, Row, alike
 from cdc_outbox.errors import OutsideTransaction
 
-AnyConnection: TypeAlias = Connection[Any] | PoolConnectionProxy[Any]
+AnyConnection: TypeAlias = "Connection[Any] | PoolConnectionProxy[Any]"
 
 
 class Outbox(OutboxTable):

@@ -252,7 +252,7 @@ class OutboxTable:
         size = _RECORD + len(headers) + sum(len(each.encode()) + _HEADER for each in small)
         if size + document.most_printed(payload) <= self.max_bytes:
             return
-        size += document.printed(payload) if self.types["payload"] == "jsonb" else len(payload)
+        size += document.printed(payload) if payload and self.types["payload"] == "jsonb" else len(payload)
         if size > self.max_bytes:
             raise EventTooLarge(
                 f"the event is {size} bytes as a Kafka record, and {self.max_bytes} is the limit",
