@@ -263,6 +263,8 @@ class Intake:
         message = pgoutput.decode(data[XLOG_HEADER:])
         if isinstance(message, pgoutput.Relation):
             self._plan(message)
+        elif isinstance(message, pgoutput.Type):
+            self._mapping.learn(message)
         elif isinstance(message, pgoutput.Unknown):
             self._skip("unknown_message")
 

@@ -22,12 +22,13 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.table.mapping import NoKey
-from cdc_outbox.table.recognise import Shape
+from cdc_outbox.table.values import FIRST_USER_TYPE, base
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.mapping import Mapping, Plan
+    from cdc_outbox.table.values import Field
 
 _log = log.get(__name__)
 
@@ -37,15 +38,28 @@ SAMPLE: Final = 100
 _SHOWN: Final = 12
 _LARGEST: Final = 65_536
 
+BASE: Final[LiteralString] = """
+(with recursive under (oid) as (
+     select a.atttypid
+     union all
+     select t.typbasetype from under u join pg_catalog.pg_type t on t.oid = u.oid where t.typtype = 'd')
+ select t.oid, s.nspname::text as namespace, t.typname::text as name
+   from under u join pg_catalog.pg_type t on t.oid = u.oid join pg_catalog.pg_namespace s on s.oid = t.typnamespace
+  where t.typtype <> 'd')
+"""
+"""The type of the column `a.atttypid`, and of a domain the one that it is made of, as the stream names it too."""
+
 _TABLE: Final[LiteralString] = """
-select c.oid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
-       coalesce((select to_jsonb(p) ->> 'pubgencols' from pg_catalog.pg_publication p where p.pubname = %s), 'n')
+select c.oid::int8, a.attname::text, a.atttypmod, a.attgenerated::text,
+       coalesce((select to_jsonb(p) ->> 'pubgencols' from pg_catalog.pg_publication p where p.pubname = %s), 'n'),
+       b.oid::int8, b.namespace, b.name
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+ cross join lateral {base} b
  where n.nspname = %s and c.relname = %s
  order by a.attnum
-"""
+""".replace("{base}", BASE)
 
 _MAY_READ: Final[LiteralString] = """
 select coalesce(pg_catalog.has_table_privilege(c.oid, 'select'), false)
@@ -66,8 +80,8 @@ async def preview(
     if not rows:
         return None
     columns, absent = [], set()
-    for _, name, type_oid, typmod, generated, published in rows:
-        columns.append(Column(str(name), int(type_oid), int(typmod), False))
+    for _, name, typmod, generated, published, *under in rows:
+        columns.append(Column(str(name), type_of(*under), int(typmod), False))
         if generated and not (generated == "s" and published == "s"):
             absent.add(str(name))
     oid = int(rows[0][0])
@@ -77,7 +91,13 @@ async def preview(
     try:
         return mapping.plan(_relation(oid, table, arriving))
     except NoKey as error:
-        raise await _with_members(conn, error, settings, table, arriving) from None
+        raise await _with_members(conn, error, table) from None
+
+
+def type_of(oid: object, namespace: object, name: object) -> int:
+    """A column's type from what BASE says of it."""
+    number = int(str(oid))
+    return number if number < FIRST_USER_TYPE else base(number, str(namespace), str(name))
 
 
 def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:
@@ -103,11 +123,9 @@ def _require_to_arrive(whole: Relation, absent: set[str], mapping: Mapping, publ
         _log.warning("generated columns don't arrive in the stream", table=str(plan.table), columns=lost)
 
 
-async def _with_members(
-    conn: Connection, error: NoKey, settings: OutboxSettings, table: TableName, columns: list[Column]
-) -> NoKey:
+async def _with_members(conn: Connection, error: NoKey, table: TableName) -> NoKey:
     """The same error, with what a key could be taken from."""
-    members = await _members(conn, settings, table, columns)
+    members = await _members(conn, error.payload, table)
     if not members:
         return error
     likely = next((name for name in members if name.lower().endswith("id")), members[0])
@@ -119,13 +137,8 @@ async def _with_members(
     )
 
 
-async def _members(
-    conn: Connection, settings: OutboxSettings, table: TableName, columns: list[Column]
-) -> list[str]:
+async def _members(conn: Connection, field: Field | None, table: TableName) -> list[str]:
     """Names of the texts and numbers in a sample of payloads, the most frequent first; none where it can't be read."""
-    shape = Shape(columns)
-    named = settings.columns.get("payload")
-    field = shape.find(named) if named is not None else shape.recognise("payload")
     if field is None:
         return []
     query = sql.SQL(

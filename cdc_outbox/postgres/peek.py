@@ -1,8 +1,9 @@
 """Rows of a slot, read without consuming them.
 
-`upcoming` streams from the slot itself and sends no confirmation, ever: the server gives the same rows to whoever comes
+`holding` streams from the slot itself and sends no confirmation, ever: the server gives the same rows to whoever comes
 next. (The slot's SQL functions peek too, but count at the ends of transactions: one of a million rows would come
-whole.) It has the slot while it reads, so it refuses where another has it.
+whole.) It has the slot meanwhile, so it refuses where another has it, and a relay that is started waits. A server doesn't
+count one that never confirms as a synchronous standby.
 
 `arriving` reads from a temporary slot of its own, which ends with its connection, and confirms there what was taken,
 since even a temporary slot holds WAL and the catalogue's old rows.
@@ -37,7 +38,7 @@ from cdc_outbox.postgres.connection import (
     sever,
 )
 from cdc_outbox.postgres.control import Control
-from cdc_outbox.postgres.pgoutput import Begin, Commit, Insert, Relation, decode
+from cdc_outbox.postgres.pgoutput import Begin, Commit, Insert, Relation, Type, decode
 from cdc_outbox.postgres.protocol import decode_keepalive, decode_xlog
 from cdc_outbox.postgres.stream import ReplicationStream
 
@@ -85,21 +86,55 @@ class Row:
     values: Values
 
 
+class Holding:
+    """The slot, while it is ours alone: whoever else wants it waits as its hot standby.
+
+    `lost` resolves to the reason when it isn't ours any more, or the server ends.
+    """
+
+    def __init__(self, settings: Settings, control: Control, reading: _Reading) -> None:
+        self._name = settings.postgres.slot
+        self._control = control
+        self._reading = reading
+        self.lost = control.lost
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """The rows that the slot would give to a relay now, in their order, up to what is committed by now.
+
+        To be called once. Afterwards nothing is read any more, and the server stops when the socket is full.
+        """
+        end = LSN.parse((await self._control.fetch(_END_OF_WAL))[0])
+        async for row in self._reading.rows(until=end):
+            yield row
+
+    async def require(self) -> None:
+        """Raise SlotBusy when somebody has taken the slot from us."""
+        found = await self._control.run(lambda conn: slot.inspect(conn, self._name))
+        if found is not None and found.active_pid == self._reading.pid:
+            return
+        now = f"process {found.active_pid} has it now" if found is not None and found.active else "it is free"
+        raise SlotBusy(
+            f'the slot "{self._name}" was taken from this command in the middle: {now}',
+            next="stop the relay, and whoever ends other sessions there, before you run this again",
+        )
+
+
 @asynccontextmanager
-async def upcoming(settings: Settings, mapping: Mapping) -> AsyncIterator[AsyncIterator[Row]]:
-    """The rows that the slot would give to a relay now, in their order, up to what is committed at the call.
+async def holding(
+    settings: Settings, mapping: Mapping, *, application_name: str = APPLICATION_NAME
+) -> AsyncIterator[Holding]:
+    """Have the slot for the time of the block, and confirm nothing.
 
     Raises SlotBusy, naming the process, while another has the slot; what is wrong with slot, publication and table;
     PostgresUnavailable.
     """
-    async with _control(settings, mapping) as control:
+    async with _control(settings, mapping, application_name) as control:
         name = settings.postgres.slot
         found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
         holder = slot.require(found, name, pending=pending)
         if holder.active:
             raise _busy(holder)
-        end = LSN.parse((await control.fetch(_END_OF_WAL))[0])
-        async with _replication(settings, control) as replication:
+        async with _replication(settings, control, application_name) as replication:
             stream = ReplicationStream(replication, sender_timeout=0)
             try:
                 await stream.start(name, settings.postgres.publication)
@@ -107,8 +142,19 @@ async def upcoming(settings: Settings, mapping: Mapping) -> AsyncIterator[AsyncI
                 taken = await control.run(lambda conn: slot.inspect(conn, name))
                 raise _busy(taken or holder) from None
             reading = _Reading(stream, mapping, control)
-            async with _streaming(stream, reading.keep_alive(replication)):
-                yield reading.rows(until=end)
+            held = Holding(settings, control, reading)
+            async with _streaming(stream, reading.keep_alive(replication, held.require)):
+                yield held
+
+
+@asynccontextmanager
+async def upcoming(settings: Settings, mapping: Mapping) -> AsyncIterator[AsyncIterator[Row]]:
+    """The rows that the slot would give to a relay now, in their order, up to what is committed at the call.
+
+    Raises as `holding`.
+    """
+    async with holding(settings, mapping) as held:
+        yield held.rows()
 
 
 @asynccontextmanager
@@ -120,9 +166,9 @@ async def arriving(
     `waiting` is told of the transactions that the temporary slot has to wait for. Raises SlotBlocked, naming them;
     what is wrong with publication and table; SynchronousStandby; PostgresUnavailable.
     """
-    async with _control(settings, mapping) as control:
+    async with _control(settings, mapping, APPLICATION_NAME) as control:
         await _require_no_standby(control)
-        async with _replication(settings, control) as replication:
+        async with _replication(settings, control, APPLICATION_NAME) as replication:
             name = f"cdc_outbox_peek_{secrets.token_hex(6)}"
             await _create_temporary(replication, control, name, waiting)
             stream = ReplicationStream(replication, sender_timeout=0)
@@ -133,9 +179,9 @@ async def arriving(
 
 
 @asynccontextmanager
-async def _control(settings: Settings, mapping: Mapping) -> AsyncIterator[Control]:
+async def _control(settings: Settings, mapping: Mapping, application_name: str) -> AsyncIterator[Control]:
     """The control connection, once server, publication and table have passed."""
-    control = Control(await connect_control(settings.postgres, application_name=APPLICATION_NAME))
+    control = Control(await connect_control(settings.postgres, application_name=application_name))
     try:
         reached = await control.run(server.identity)
         if reached.in_recovery:
@@ -176,9 +222,11 @@ async def _require_no_standby(control: Control) -> None:
 
 
 @asynccontextmanager
-async def _replication(settings: Settings, control: Control) -> AsyncIterator[Connection]:
+async def _replication(
+    settings: Settings, control: Control, application_name: str
+) -> AsyncIterator[Connection]:
     connection = await connect_replication(
-        settings.postgres, application_name=APPLICATION_NAME, like=control.connection
+        settings.postgres, application_name=application_name, like=control.connection
     )
     try:
         server.require_same(await control.run(server.identity), await server.identify(connection))
@@ -325,6 +373,8 @@ class _Reading:
             self._received = max(self._received, message.end_lsn)
         elif isinstance(message, Relation):
             self._describe(message)
+        elif isinstance(message, Type):
+            self._mapping.learn(message)
         elif isinstance(message, Insert):
             return self._row(message)
         return None
@@ -348,9 +398,14 @@ class _Reading:
         begin = self._begin
         return Row(begin.final_lsn, seq, begin.commit_us, begin.xid, plan, insert.values)
 
-    async def keep_alive(self, replication: Connection) -> None:
+    @property
+    def pid(self) -> int:
+        """The walsender's process id."""
+        return self._stream.pid
+
+    async def keep_alive(self, replication: Connection, check: Callable[[], Awaitable[None]]) -> None:
         """Status updates by a clock of their own, without a confirmation; the end, when the server ends."""
-        await self._beat(replication, confirm=None)
+        await self._beat(replication, check, confirm=False)
 
     async def keep_up(self, replication: Connection, settings: Settings) -> None:
         """As `keep_alive`, and confirm what was taken: the slot is ours alone."""
@@ -359,18 +414,20 @@ class _Reading:
             await _require_no_standby(self._control)
             await _require_published(self._control, settings)
 
-        await self._beat(replication, confirm=may_confirm)
+        await self._beat(replication, may_confirm, confirm=True)
 
-    async def _beat(self, replication: Connection, *, confirm: Callable[[], Awaitable[None]] | None) -> None:
+    async def _beat(
+        self, replication: Connection, check: Callable[[], Awaitable[None]], *, confirm: bool
+    ) -> None:
         stream, lost = self._stream, self._control.lost
         try:
             while True:
                 await asyncio.wait({lost}, timeout=BEAT)
                 if lost.done():
                     return
-                if confirm is not None:
-                    position = self._received
-                    await confirm()
+                position = self._received
+                await check()
+                if confirm:
                     stream.confirm(position)
                 stream.send_status()
         except CdcOutboxError as error:

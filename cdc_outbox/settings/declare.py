@@ -34,6 +34,7 @@ from cdc_outbox.settings.kind import (
 )
 from cdc_outbox.settings.model import ROLES
 from cdc_outbox.settings.signal import SignalEntries
+from cdc_outbox.table.profiles import AUTO, BY_NAME, NONE
 
 PREFIX: Final = "CDC_OUTBOX_"
 
@@ -141,8 +142,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "outbox.profile",
-        Choice("auto", later=("debezium",)),
-        "How rows become messages: auto recognises the usual columns, and is all that there is yet.",
+        Choice(AUTO, NONE, *BY_NAME, later=("debezium",), metavar="NAME"),
+        "Whose outbox it is: auto recognises a library's table by its name and columns, and else the usual columns; "
+        f"none the usual columns only; or one of {', '.join(BY_NAME)}.",
         default="auto",
         flag="--profile",
     ),
@@ -304,6 +306,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "At the end wait at most so long for what is in flight.",
         default=20.0,
         flag="--drain",
+    ),
+    Setting(
+        "cleanup.older_than",
+        Duration("7d", least="0s", most="3650d"),
+        "Remove rows that are older than this and acknowledged; `start` does so by itself then. Not set: it doesn't.",
+        flag="--cleanup-older-than",
     ),
     Setting(
         "retry.initial",

@@ -91,9 +91,13 @@ class Choice(Kind):
     """One of a few words. `later` are words whose feature comes in a later version."""
 
     def __init__(
-        self, *values: str, later: Collection[str] = (), fold: Callable[[str], str] = str.lower
+        self,
+        *values: str,
+        later: Collection[str] = (),
+        fold: Callable[[str], str] = str.lower,
+        metavar: str | None = None,
     ) -> None:
-        super().__init__(values[0], "|".join(values))
+        super().__init__(values[0], metavar or "|".join(values))
         self.values = values
         self.later = later
         self.fold = fold
@@ -339,7 +343,7 @@ class Tables(Kind):
 
 
 class Key(Kind):
-    """A template, `payload:/json/pointer`, or `none`."""
+    """A template, `payload:/json/pointer`, `headers:/json/pointer`, or `none`."""
 
     def __init__(self, example: str) -> None:
         super().__init__(example, "KEY")
@@ -347,8 +351,9 @@ class Key(Kind):
     def text(self, text: str) -> str:
         if not text.strip():
             raise ValueError("it is empty")
-        if text.startswith("payload:") and not _POINTER.fullmatch(text.removeprefix("payload:")):
-            raise ValueError("what follows 'payload:' is not a JSON pointer, which begins with a slash")
+        role, colon, pointer = text.partition(":")
+        if colon and role in ("payload", "headers") and not _POINTER.fullmatch(pointer):
+            raise ValueError(f"what follows '{role}:' is not a JSON pointer, which begins with a slash")
         return text
 
 

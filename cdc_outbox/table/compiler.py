@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName, Values
-from cdc_outbox.table import members, pointer, raw, selection, sent, template, topic
+from cdc_outbox.table import hstore, members, pointer, profiles, raw, selection, sent, template, topic
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import NAMES, Shape
 from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import DOCUMENTS, FIRST_USER_TYPE, INTEGERS, TIMES, Field
+from cdc_outbox.table.values import DOCUMENTS, FIRST_USER_TYPE, HSTORE, INTEGERS, OID, TIMES, Field
 
 if TYPE_CHECKING:
     from cdc_outbox.settings.model import OutboxSettings
     from cdc_outbox.table.layout import Source
 
-ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {"auto": raw.compile}
-"""Envelopes by the value of the setting `outbox.profile`."""
+ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {}
+"""Envelopes by the value of the setting `outbox.profile`; the default one for all others."""
 
 DEFAULT_TOPIC: Final = "outbox.event."
 """The prefix of the topic where only an aggregate type is known."""
 
-_POINTER: Final = "payload:"
+_POINTED: Final = {"payload:": "payload", "headers:": "headers"}
+"""The roles that a key can be taken from by JSON pointer, by what stands before it."""
+
 _PLACEHOLDERS: Final = {
     "aggregate_type": "aggregate_type",
     "aggregate_id": "aggregate_id",
@@ -37,14 +39,21 @@ _PLACEHOLDERS: Final = {
     "event_id": "id",
 }
 _TYPES: Final[dict[str, tuple[frozenset[int], str]]] = {
-    "headers": (DOCUMENTS, "json, jsonb or text"),
+    "headers": (DOCUMENTS | {HSTORE}, "json, jsonb, hstore or text"),
     "timestamp": (TIMES | INTEGERS, "timestamptz, timestamp or an integer"),
     "partition": (INTEGERS, "an integer"),
 }
 
 
 class NoKey(MappingError):
-    """The table has no aggregate id, and no other key is named or given up."""
+    """The table has no aggregate id, and no other key is named or given up.
+
+    `payload`: the column in whose members a key could be found.
+    """
+
+    def __init__(self, message: str, *, next: str, payload: Field | None = None) -> None:  # noqa: A002
+        super().__init__(message, next=next)
+        self.payload = payload
 
 
 def gone(table: TableName, role: str, column: str) -> MappingError:
@@ -73,6 +82,8 @@ class Compiler:
         self.shape = shape
         self.previous = previous
         self.source = source
+        self.profile = profiles.choose(settings.profile, table, shape)
+        self.bookkeeping = profiles.bookkeeping(self.profile, shape)
         self.summary: dict[str, tuple[str, str]] = {}
         self.needed: dict[str, Field] = {}
         self.optional: dict[str, Field] = {}
@@ -82,15 +93,12 @@ class Compiler:
 
     def compile(self) -> Plan:
         settings = self.settings
-        encoder = ENCODERS.get(settings.profile)
-        if encoder is None:
-            known = ", ".join(ENCODERS)
-            raise MappingError(
-                f"there is no profile {settings.profile!r}", next=f"set outbox.profile to one of: {known}"
-            )
+        if self.profile is not None:
+            rule = "recognised" if settings.profile == profiles.AUTO else "configured"
+            self.summary[f"profile {self.profile.name}"] = ("", rule)
         identity = self.need("id", "every event needs an id that a consumer can tell it by")
         topics = self.topics()
-        key, key_described = self.key()
+        key, key_described = self.key(identity)
         payload = self.need("payload", "an event's value is its payload")
         type_ = self.role("type")
         version = self.version()
@@ -123,7 +131,7 @@ class Compiler:
             table=self.table,
             shape=self.shape,
             layout=layout,
-            encode=encoder(layout),
+            encode=ENCODERS.get(settings.profile, raw.compile)(layout),
             rules=rules,
             summary=self.summary,
             needed=self.needed,
@@ -132,7 +140,7 @@ class Compiler:
             ignored=tuple(field.name for field in self.shape.fields if field.at not in self.used),
             dropped=self.dropped,
             other_buses=self.other_buses,
-            bookkeeping=sent.usual(self.shape.find),
+            bookkeeping=self.bookkeeping,
         )
 
     # Columns and roles
@@ -160,8 +168,12 @@ class Compiler:
         name = self.settings.columns.get(role)
         if name is not None:
             return self.column(name, f"outbox.columns.{role}"), "configured"
-        field = self.shape.recognise(role)
-        return None if field is None else (field, "recognised")
+        if self.profile is None:
+            field = self.shape.recognise(role)
+            return None if field is None else (field, "recognised")
+        found = (self.shape.find_plain(each) for each in self.profile.columns.get(role, ()))
+        field = next((each for each in found if each is not None), None)
+        return None if field is None else (field, f"profile {self.profile.name}")
 
     def role(self, role: str, *, needed: bool = False) -> Field | None:
         found = self.look(role)
@@ -173,6 +185,12 @@ class Compiler:
             raise MappingError(
                 f"column {field.name} of {self.table} can't be the {role}: it is not {types[1]}",
                 next=f"name another column with --column {role}=NAME",
+            )
+        if role == "payload" and field.type_oid == OID:
+            raise MappingError(
+                f"column {field.name} of {self.table} can't be the payload: it has the number of a large object, "
+                "whose bytes are not in the table",
+                next=f"store the bytes in the row, as bytea or text; or name another column with --column {role}=NAME",
             )
         self.claim(role, field, needed=needed)
         self.summary[role] = (field.name, rule)
@@ -239,7 +257,8 @@ class Compiler:
             self.check_gone("aggregate_type")
             raise MappingError(
                 f"table {self.table} has neither a topic column nor an aggregate type to name topics by",
-                next="name topics with --topic TEMPLATE, such as orders or orders.{COLUMN}, "
+                next=(self.profile.topic_advice if self.profile is not None else "")
+                or "name topics with --topic TEMPLATE, such as orders or orders.{COLUMN}, "
                 "or the column with --column topic=NAME",
             )
         self.summary["topic"] = (", else ".join(described), rules[0])
@@ -260,24 +279,24 @@ class Compiler:
             self.summary[f"topic {text}"] = ("", "configured")
         return compiled
 
-    def key(self) -> tuple[Field | Callable[[Values], bytes | None] | None, str]:
+    def key(self, identity: Field) -> tuple[Field | Callable[[Values], bytes | None] | None, str]:
         text = self.settings.key
         if text is None:
             field = self.role("aggregate_id", needed=True)
-            if field is None:
-                self.check_gone("aggregate_id")
-                raise NoKey(
-                    f"table {self.table} has no aggregate id column, so its events have no key",
-                    next="name the key with --key COLUMN, or by JSON pointer, as --key payload:/order_id; "
-                    "or give up order with --key none",
-                )
-            self.summary["key"] = (field.name, self.summary.pop("aggregate_id")[1])
-            return field, field.name
+            if field is not None:
+                self.summary["key"] = (field.name, self.summary.pop("aggregate_id")[1])
+                return field, field.name
+            self.check_gone("aggregate_id")
+            if self.profile is None or self.profile.key is None:
+                raise self.no_key()
+            described = f"{self.profile.key}, else {identity.name}"
+            self.summary["key"] = (described, f"profile {self.profile.name}")
+            return self.pointed_key(self.profile.key, identity)
         if text == "none":
             self.summary["key none"] = ("", "configured")
             return None, "none"
         self.summary["key"] = (text, "configured")
-        if text.startswith(_POINTER):
+        if text.startswith(tuple(_POINTED)):
             return self.pointed_key(text)
         if "{" not in text and "}" not in text:
             field = self.column(text, "outbox.key")
@@ -299,23 +318,47 @@ class Compiler:
             return parts[0], parts[0].name
         return template.compose(parts, empty=True), f"a value of {text}"
 
-    def pointed_key(self, text: str) -> tuple[Callable[[Values], bytes | None], str]:
+    def no_key(self) -> NoKey:
+        advice = self.profile.key_advice if self.profile is not None else ""
+        payload = self.look("payload")
+        return NoKey(
+            f"table {self.table} has no aggregate id column, so its events have no key",
+            next=advice
+            or "name the key with --key COLUMN, or by JSON pointer, as --key payload:/order_id; "
+            "or give up order with --key none",
+            payload=payload[0] if payload is not None and not advice else None,
+        )
+
+    def pointed_key(
+        self, text: str, otherwise: Field | None = None
+    ) -> tuple[Callable[[Values], bytes | None], str]:
+        """The key from inside of a document; `otherwise`: the column that is the key where the member is missing."""
+        before = text[: text.index(":") + 1]
+        role = _POINTED[before]
         try:
-            find = pointer.compile(text[len(_POINTER) :])
+            find = pointer.compile(text[len(before) :], role)
         except ValueError as error:
             raise MappingError(
-                f"outbox.key is wrong: {error}", next="write a JSON pointer, as in --key payload:/order/id"
+                f"outbox.key is wrong: {error}", next=f"write a JSON pointer, as in --key {before}/order/id"
             ) from None
-        payload = self.need("payload", "the key is to be taken from it")
-        at, read = payload.at, payload.read
+        document = self.need(role, "the key is to be taken from it")
+        at, read = document.at, document.read
 
         def pointed(values: Values) -> bytes | None:
-            document = values[at]
-            if document is None:
+            raw = values[at]
+            if raw is None:
                 return None
-            return find(document if read is None else read(document))
+            return find(raw if read is None else read(raw))
 
-        return pointed, text
+        if otherwise is None:
+            return pointed, text
+        other, read_other = otherwise.at, otherwise.read
+
+        def pointed_or_other(values: Values) -> bytes | None:
+            found = pointed(values) or values[other]
+            return found if found is None or read_other is None else read_other(found)
+
+        return pointed_or_other, f"{text} and {otherwise.name}"
 
     def version(self) -> Field | None:
         if (
@@ -370,7 +413,8 @@ class Compiler:
         }
         if version is not None:
             taken.add("version")
-        return field, members.compile(field.name, taken, self.dropped)
+        read = hstore.pairs if field.type_oid == HSTORE else None
+        return field, members.compile(field.name, taken, self.dropped, read)
 
     def static(
         self, type_: Field | None, version: Field | None, placed: tuple[tuple[str, Field], ...]
@@ -395,7 +439,7 @@ class Compiler:
         bus = self.look("bus")
         if bus is not None:
             self.claim("bus", bus[0], needed=True)
-            accepted = self.accepted(bus[0]) or ("kafka",)
+            accepted = self.accepted(bus[0])
             self.summary["bus"] = (f"{bus[0].name}: only {', '.join(accepted)}", bus[1])
             rules.append(selection.bus(bus[0], accepted, self.other_buses))
         for name, accepted in self.settings.only.items():
@@ -407,21 +451,44 @@ class Compiler:
             rules.append(selection.only(field, accepted))
         if self.source is not None:
             return rules
-        mark = self.shape.sent()
+        rule = "recognised" if self.profile is None else f"profile {self.profile.name}"
+        mark = self.bookkeeping.sent
         if mark is not None:
             self.claim("sent", mark.field, needed=False)
-            self.summary["sent"] = (mark.field.name, "recognised")
+            self.summary["sent"] = (mark.field.name, rule)
             rules.append(selection.sent(mark))
-        due = self.shape.due()
+        due = (
+            sent.due(self.shape.find)
+            if self.profile is None
+            else sent.due(self.shape.find_plain, self.profile.due)
+        )
         if due is not None and self.settings.scheduled == "error":
             self.claim("due", due, needed=False)
-            self.summary["due"] = (due.name, "recognised")
+            self.summary["due"] = (due.name, rule)
             rules.append(selection.due(due))
         return rules
 
     def accepted(self, bus: Field) -> tuple[str, ...]:
-        """What `outbox.only` says of the bus column."""
+        """The values of the bus column that are ours: what `outbox.only` says of it, else what is usual."""
         for name, accepted in self.settings.only.items():
             if self.shape.find(name) == bus:
                 return accepted
-        return ()
+        return (self.profile.bus if self.profile is not None else ()) or ("kafka",)
+
+    def selected(self) -> list[tuple[Field, tuple[str, ...]]]:
+        """The columns by whose values rows are ours, as far as the table has them."""
+        bus = self.look("bus")
+        selected = {} if bus is None else {bus[0]: self.accepted(bus[0])}
+        for name, accepted in self.settings.only.items():
+            field = self.shape.find(name)
+            if field is not None:
+                selected[field] = accepted
+        return list(selected.items())
+
+
+def selected(settings: OutboxSettings, table: TableName, shape: Shape) -> list[tuple[Field, tuple[str, ...]]]:
+    """The columns by whose values rows of a table are ours, with these values; also where there is no plan for it.
+
+    Raises MappingError where the table's profile doesn't fit it, or a column that is named isn't there.
+    """
+    return Compiler(settings, "", table, shape, None).selected()

@@ -7,16 +7,17 @@ as after a restart; but something needed never moves to another column in silenc
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc_outbox.event import TableName
 from cdc_outbox.table.compiler import Compiler, NoKey, gone
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import Shape
-from cdc_outbox.table.values import Field
+from cdc_outbox.table.values import Field, base
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.pgoutput import Relation
+    from cdc_outbox.postgres.pgoutput import Relation, Type
     from cdc_outbox.settings.model import OutboxSettings
     from cdc_outbox.table.layout import Source
 
@@ -33,10 +34,18 @@ class Mapping:
         self._source = source
         self._tables = frozenset(settings.tables)
         self._told: dict[TableName, str] = {}
+        self._types: dict[int, int] = {}
 
     def wants(self, relation: Relation) -> bool:
         """Whether rows of this relation are events: its name is one of our tables'."""
         return TableName(relation.namespace, relation.name) in self._tables
+
+    def learn(self, described: Type) -> None:
+        """Take in the description of a type that isn't built in; it comes before the relations that use it.
+
+        Of a domain PostgreSQL names the type that it is made of, and so a domain over bytea is read as bytea.
+        """
+        self._types[described.oid] = base(described.oid, described.namespace, described.name)
 
     def plan(self, relation: Relation, previous: Plan | None = None) -> Plan:
         """Compile the plan for the rows that follow a Relation message.
@@ -46,9 +55,11 @@ class Mapping:
         place. Raises MappingError.
         """
         table = TableName(relation.namespace, relation.name)
-        plan = Compiler(
-            self._settings, self._slot, table, Shape(relation.columns), previous, self._source
-        ).compile()
+        shape = Shape(
+            replace(column, type_oid=self._types.get(column.type_oid, column.type_oid))
+            for column in relation.columns
+        )
+        plan = Compiler(self._settings, self._slot, table, shape, previous, self._source).compile()
         if previous is not None:
             _compare(previous, plan)
         return plan

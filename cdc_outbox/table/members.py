@@ -35,13 +35,17 @@ _scan: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_
 
 
 def compile(  # noqa: A001 - as in re.compile
-    column: str, taken: Collection[str], dropped: dict[str, int]
+    column: str,
+    taken: Collection[str],
+    dropped: dict[str, int],
+    read: Callable[[bytes, str], dict[str, bytes | None]] | None = None,
 ) -> Append:
     """A function that appends the members of a JSON text to a message's headers.
 
-    `taken` are names that a member can't have: those of the event's own headers and of placed columns.
-    Members that lose their name are counted in `dropped` under the reserved name or `placed`. Raises Unfit
-    where the text isn't an object, or a name or value can't be a header.
+    `read` reads another form of names and values, from a text and the column's name. `taken` are names that a
+    member can't have: those of the event's own headers and of placed columns. Members that lose their name are
+    counted in `dropped` under the reserved name or `placed`. Raises Unfit where the text isn't an object, or a
+    name or value can't be a header.
     """
     loads = orjson.loads
     used = frozenset(taken)
@@ -51,11 +55,14 @@ def compile(  # noqa: A001 - as in re.compile
         dropped[counted] = dropped.get(counted, 0) + 1
 
     def exactly(raw: bytes, headers: Headers) -> None:
-        for name, value in _walk(raw, column).items():
+        for name, value in (read or _walk)(raw, column).items():
             if name in used or name[:4] == RESERVED:
                 drop(name)
             elif value is not None:
                 headers.append((name, value))
+
+    if read is not None:
+        return exactly
 
     def append(raw: bytes, headers: Headers) -> None:
         try:

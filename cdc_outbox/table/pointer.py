@@ -1,6 +1,6 @@
-"""The key from inside the payload, by JSON pointer (RFC 6901).
+"""The key from inside the payload or the headers, by JSON pointer (RFC 6901).
 
-The payload is parsed for this only, and never written back. A number comes out as the payload spells it:
+The document is parsed for this only, and never written back. A number comes out as the payload spells it:
 where the fast parser would have to round one, the text is parsed again in a way that keeps it.
 """
 
@@ -45,8 +45,10 @@ def parse(pointer: str) -> tuple[str, ...]:
     return tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
 
 
-def compile(pointer: str) -> Callable[[bytes], bytes | None]:  # noqa: A001 - as in re.compile
-    """A function from a JSON text to what the pointer shows in it.
+def compile(  # noqa: A001 - as in re.compile
+    pointer: str, role: str = "payload"
+) -> Callable[[bytes], bytes | None]:
+    """A function from a JSON text to what the pointer shows in it. `role`: what the text is, for a person.
 
     Text comes out as UTF-8, numbers and booleans as JSON writes them, a missing member and null as None.
     Objects and arrays, and text that isn't JSON, raise Unfit.
@@ -57,12 +59,12 @@ def compile(pointer: str) -> Callable[[bytes], bytes | None]:  # noqa: A001 - as
         try:
             found = _walk(orjson.loads(raw), tokens)
         except ValueError:
-            return _find_exactly(raw, tokens)
+            return _find_exactly(raw, tokens, role)
         if isinstance(found, str):
             return found.encode()
         if isinstance(found, float) or (found == 0 and found is not False):
-            return _find_exactly(raw, tokens)  # 1e2, 12345678901234567890123 and -0 keep their spelling
-        return _spell(found)
+            return _find_exactly(raw, tokens, role)  # 1e2, 12345678901234567890123 and -0 keep their spelling
+        return _spell(found, role)
 
     return find
 
@@ -79,26 +81,26 @@ def _walk(document: object, tokens: tuple[str, ...]) -> object:
     return document
 
 
-def _find_exactly(raw: bytes, tokens: tuple[str, ...]) -> bytes | None:
+def _find_exactly(raw: bytes, tokens: tuple[str, ...], role: str) -> bytes | None:
     try:
         # In a SQL_ASCII database a text may hold any bytes; they pass as they are.
         found = _walk(_exact.decode(raw.decode("utf-8", "surrogateescape")), tokens)
         if isinstance(found, str):
             return found.encode("utf-8", "surrogateescape")
     except UnicodeError:
-        problem = "the payload's member that should be the key isn't valid Unicode"
+        problem = f"the {role}'s member that should be the key isn't valid Unicode"
     except (ValueError, RecursionError):
-        problem = "the payload isn't JSON that a key can be taken from"
+        problem = f"the {role} isn't JSON that a key can be taken from"
     else:
-        return _spell(found)
+        return _spell(found, role)
     raise Unfit("key", problem, _REMEDY)
 
 
-def _spell(found: object) -> bytes | None:
+def _spell(found: object, role: str) -> bytes | None:
     if found is None:
         return None
     if isinstance(found, bool):
         return b"true" if found else b"false"
     if isinstance(found, int):
         return b"%d" % found
-    raise Unfit("key", "the payload's member that should be the key is an object or an array", _REMEDY)
+    raise Unfit("key", f"the {role}'s member that should be the key is an object or an array", _REMEDY)

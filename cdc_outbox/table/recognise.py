@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from cdc_outbox.errors import MappingError
+from cdc_outbox.event import quote
 from cdc_outbox.table import sent, values
 from cdc_outbox.table.sent import DUE_TIMES, SENT_TIMES, SENT_WORDS, Sent
 
@@ -49,6 +51,15 @@ class Column(Protocol):
     def type_oid(self) -> int: ...
 
 
+class Ambiguous(MappingError):
+    """Several columns could be meant, none of them as it is spelled."""
+
+
+def plain(name: str) -> str:
+    """A name without regard to case and underscores."""
+    return name.lower().replace("_", "")
+
+
 class Shape:
     """The columns of one relation, by name."""
 
@@ -57,22 +68,28 @@ class Shape:
             values.field(column.name, at, column.type_oid) for at, column in enumerate(columns)
         )
         self._exact = {field.name: field for field in self.fields}
-        self._folded: dict[str, values.Field] = {}
+        self._folded: dict[str, list[values.Field]] = {}
+        self._plain: dict[str, list[values.Field]] = {}
         for field in self.fields:
-            self._folded.setdefault(field.name.lower(), field)
+            self._folded.setdefault(field.name.lower(), []).append(field)
+            self._plain.setdefault(plain(field.name), []).append(field)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> values.Field | None:
-        """A column that a person named: as spelled, else whatever its case."""
-        return self._exact.get(name) or self._folded.get(name.lower())
+        """A column that a person named: as spelled, else whatever its case. Raises Ambiguous."""
+        return self._exact.get(name) or _only(self._folded.get(name.lower()), name)
+
+    def find_plain(self, name: str) -> values.Field | None:
+        """A column by its plain name, whatever case and underscores. Raises Ambiguous."""
+        return self._exact.get(name) or _only(self._plain.get(name), name)
 
     def recognise(self, role: str) -> values.Field | None:
-        """The column that plays a role by its name."""
+        """The column that plays a role by its name. Raises Ambiguous."""
         for name in NAMES.get(role, ()):
-            field = self._exact.get(name) or self._folded.get(name)
+            field = self.find(name)
             if field is not None and _suits(role, field.type_oid):
                 return field
         return None
@@ -86,6 +103,22 @@ class Shape:
         return sent.due(self.find)
 
 
+def _only(found: list[values.Field] | None, name: str) -> values.Field | None:
+    """The one column that was found; an error where there are several."""
+    if found is None:
+        return None
+    if len(found) > 1:
+        alike = " and ".join(quote(field.name) for field in found)
+        raise Ambiguous(
+            f"columns {alike} differ only by case, and {name} could be either",
+            next=f"name the one that is meant as the table spells it, as in --column payload={found[0].name}; "
+            "or rename the other",
+        )
+    return found[0]
+
+
 def _suits(role: str, type_oid: int) -> bool:
     """A `headers` column that isn't a document is somebody's own; it is left alone unless named."""
-    return role != "headers" or type_oid in values.DOCUMENTS or type_oid >= values.FIRST_USER_TYPE
+    if role != "headers":
+        return True
+    return type_oid in values.DOCUMENTS or type_oid == values.HSTORE or type_oid >= values.FIRST_USER_TYPE

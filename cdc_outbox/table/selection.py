@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from cdc_outbox.event import Values
 from cdc_outbox.table.sent import Sent
 from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import BOOL, Field, epoch_us
+from cdc_outbox.table.values import BOOL, BPCHAR, Field, epoch_us, significant
 
 Rule: TypeAlias = Callable[[Values, int], str | None]
 """From a row and its commit time in µs since 1970 to the reason for leaving it out."""
@@ -22,9 +22,10 @@ _BOOLEANS: Final = {"true": b"t", "false": b"f"}
 
 
 def accept(field: Field, accepted: Collection[str]) -> frozenset[bytes]:
-    """The accepted values of a column as PostgreSQL prints them."""
+    """The accepted values of a column as PostgreSQL prints them, without the blanks that `char(n)` adds."""
     spelled = _BOOLEANS if field.type_oid == BOOL else {}
-    return frozenset(spelled.get(value.lower(), value.encode()) for value in accepted)
+    printed = (spelled.get(value.lower(), value.encode()) for value in accepted)
+    return frozenset(significant(field, value) or b"" for value in printed)
 
 
 def only(field: Field, accepted: Collection[str]) -> Rule:
@@ -32,20 +33,20 @@ def only(field: Field, accepted: Collection[str]) -> Rule:
     at = field.at
     sent = accept(field, accepted)
 
-    def rule(values: Values, _commit_us: int) -> str | None:
-        return None if values[at] in sent else "only"
-
-    return rule
+    if field.type_oid == BPCHAR:
+        return lambda values, _commit_us: None if significant(field, values[at]) in sent else "only"
+    return lambda values, _commit_us: None if values[at] in sent else "only"
 
 
 def bus(field: Field, accepted: Collection[str], others: dict[str, None]) -> Rule:
     """Rows for our bus. Each other value is put into `others` once (`NULL` for NULL), for a warning."""
     at = field.at
     ours = accept(field, accepted)
+    padded = field.type_oid == BPCHAR
     seen: set[bytes | None] = set()
 
     def rule(values: Values, _commit_us: int) -> str | None:
-        value = values[at]
+        value = significant(field, values[at]) if padded else values[at]
         if value in ours:
             return None
         if value not in seen and len(seen) < _REMEMBERED:
@@ -58,14 +59,14 @@ def bus(field: Field, accepted: Collection[str], others: dict[str, None]) -> Rul
 
 def sent(by: Sent) -> Rule:
     """Rows that were not inserted as sent already."""
-    at = by.field.at
+    field, at = by.field, by.field.at
     if by.by == "time":
         return lambda values, _commit_us: None if values[at] is None else "sent"
-
     words = frozenset(word.encode() for word in by.words)
+    padded = field.type_oid == BPCHAR
 
     def rule(values: Values, _commit_us: int) -> str | None:
-        value = values[at]
+        value = significant(field, values[at]) if padded else values[at]
         return "sent" if value is not None and value.lower() in words else None
 
     return rule

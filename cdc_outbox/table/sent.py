@@ -46,7 +46,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """How a table says that sending has failed: rows with `retried` words are tried again, with `given_up` words not."""
+    """How a table says that sending failed: rows with `retried` words are tried again, with `given_up` words not."""
 
     field: Field
     retried: frozenset[str]

@@ -30,8 +30,30 @@ VARCHAR: Final = 1043
 TIMESTAMP: Final = 1114
 TIMESTAMPTZ: Final = 1184
 JSONB: Final = 3802
+OID: Final = 26
+HSTORE: Final = -1
+"""An extension's type has another number in each database; this one stands for all of them."""
+OTHER: Final = 0
+"""A built-in type under a domain, of which nothing more need be known."""
 FIRST_USER_TYPE: Final = 16384
-"""Types from here on are made by users: enums, domains. The stream doesn't say what is under a domain."""
+"""Types from here on are made by users: enums, composites, extensions' types; domains only until `base` is asked."""
+
+_BUILT_IN: Final = {
+    "bool": BOOL,
+    "bytea": BYTEA,
+    "name": NAME,
+    "int8": INT8,
+    "int2": INT2,
+    "int4": INT4,
+    "text": TEXT,
+    "oid": OID,
+    "json": JSON,
+    "bpchar": BPCHAR,
+    "varchar": VARCHAR,
+    "timestamp": TIMESTAMP,
+    "timestamptz": TIMESTAMPTZ,
+    "jsonb": JSONB,
+}
 
 TEXTUAL: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
 INTEGERS: Final = frozenset({INT2, INT4, INT8})
@@ -61,6 +83,21 @@ class Field:
 def field(name: str, at: int, type_oid: int) -> Field:
     """The field of a column at a place in the row."""
     return Field(name, at, type_oid, (lambda raw: bytea(raw, name)) if type_oid == BYTEA else None)
+
+
+def base(oid: int, namespace: str, name: str) -> int:
+    """The type under a type that isn't built in, by the name of that: of a domain the one that it is made of.
+
+    The name is what a Type message has, where PostgreSQL says "" for pg_catalog, or what the catalogue says.
+    """
+    if namespace in ("", "pg_catalog"):
+        return _BUILT_IN.get(name, OTHER)
+    return HSTORE if name == "hstore" else oid
+
+
+def significant(field: Field, raw: bytes | None) -> bytes | None:
+    """A value as it is to be compared: PostgreSQL prints `char(n)` with blanks at the end that mean nothing."""
+    return raw.rstrip(b" ") if field.type_oid == BPCHAR and raw is not None else raw
 
 
 def bytea(raw: bytes, column: str) -> bytes:

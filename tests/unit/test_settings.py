@@ -243,13 +243,13 @@ class TestMalformed:
             ("on_poison", "dead-letter", "stop or block"),
             ("on_poison", "park", "stop or block"),
             ("mark", "update", "none"),
-            ("profile", "debezium", "auto"),
+            ("profile", "debezium", "auto, none, masstransit"),
         ],
     )
     def test_what_comes_later_says_so(self, load_with: Load, flag: str, value: str, instead: str) -> None:
         with pytest.raises(ConfigError, match="this version can't do yet") as caught:
             load_with(**{flag: value})
-        assert caught.value.next == f"choose {instead}"
+        assert caught.value.next.startswith(f"choose {instead}")
 
     def test_retry_bounds_contradict_each_other(self, load_with: Load) -> None:
         with pytest.raises(ConfigError, match=r"retry\.max is 2s, less than retry\.initial, which is 5s"):
