@@ -22,6 +22,7 @@ from cdc_outbox.settings.kind import Entries
 from cdc_outbox.settings.model import (
     ROLES,
     SECRET_CLIENT_NAMES,
+    CleanupSettings,
     ClientOptions,
     DeliverySettings,
     HealthSettings,
@@ -45,6 +46,7 @@ __all__ = [
     "BY_KEY",
     "ROLES",
     "SETTINGS",
+    "CleanupSettings",
     "ClientOptions",
     "DeliverySettings",
     "HealthSettings",
@@ -175,6 +177,7 @@ def _assemble(
             inflight_bytes=of("limits.inflight_bytes"),
             drain=of("limits.drain"),
         ),
+        cleanup=CleanupSettings(older_than=of("cleanup.older_than")),
         retry=RetrySettings(initial=of("retry.initial"), max=of("retry.max")),
         http=HttpSettings(
             listen=of("http.listen"),

@@ -108,6 +108,13 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanupSettings:
+    """From which age on, in seconds, acknowledged rows are removed; None: they aren't, unless a person says so."""
+
+    older_than: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RetrySettings:
     """The backoff between sessions, in seconds; jitter comes on top."""
 
@@ -166,6 +173,7 @@ class Settings:
     kafka: KafkaSettings
     delivery: DeliverySettings
     limits: LimitSettings
+    cleanup: CleanupSettings
     retry: RetrySettings
     http: HttpSettings
     health: HealthSettings
