@@ -40,7 +40,7 @@ def plan(library: Library, name: str | None = None, **changes: object) -> Plan:
     return mapping.plan(Relation(1, table.schema, table.name, "d", columns))
 
 
-def encode(library: Library, compiled: Plan | None = None, **cells: str | None) -> Encoded | str:
+def encode(library: Library, compiled: Plan | None = None, /, **cells: str | None) -> Encoded | str:
     row = {**library.row, **cells}
     values = [text.encode() if (text := row.get(name)) is not None else None for name in library.columns]
     return (compiled or plan(library)).encode(values, LSN, 0, COMMIT_US)
