@@ -112,20 +112,20 @@ async def rows(
     *,
     wanted: frozenset[int] | None = None,
     where: sql.Composable | None = None,
-    order: sql.Composable,
+    order: sql.Composable | None,
 ) -> AsyncIterator[Chunk]:
     """The rows of `table`, in chunks; each row has a value for each of `columns`, in their order.
 
     `wanted`: the places of the columns whose values are needed, None for all. `where` and `order` are what stands
-    behind WHERE and ORDER BY; the first is put in brackets. `conn` comes from `snapshot`, and is busy until the last
-    chunk was taken. Raises what `sqlstate.py` has for the server's words; PostgresUnavailable.
+    behind WHERE and ORDER BY; the first is put in brackets, and without an order rows come as they lie. `conn` comes from
+    `snapshot`, and is busy until the last chunk was taken. Raises what `sqlstate.py` has for the server's words; PostgresUnavailable.
     """
     places = [at for at in range(len(columns)) if wanted is None or at in wanted]
-    query = sql.SQL("copy (select {columns} from {table}{where} order by {order}) to stdout").format(
+    query = sql.SQL("copy (select {columns} from {table}{where}{order}) to stdout").format(
         columns=sql.SQL(", ").join(sql.Identifier(columns[at]) for at in places),
         table=sql.Identifier(table.schema, table.name),
         where=sql.SQL("") if where is None else sql.SQL(" where ") + bracketed(where),
-        order=order,
+        order=sql.SQL("") if order is None else sql.SQL(" order by ") + order,
     )
     encoding = conn.info.encoding
     result = await _result(conn, lambda: conn.pgconn.send_query_params(query.as_bytes(conn), None))
