@@ -116,10 +116,11 @@ class Witness:
 
 _EXISTS: Final[LiteralString] = "select pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
 
-_READ: Final[LiteralString] = """
+_READ_ALL: Final[LiteralString] = """
 select slot, system_identifier, timeline, position::text, publication, incidents, snapshot::text, updated_at
-  from public.cdc_outbox_witness where slot = %s
+  from public.cdc_outbox_witness
 """
+_READ: Final[LiteralString] = _READ_ALL + " where slot = %s"
 
 _INSERT: Final[LiteralString] = """
 insert into public.cdc_outbox_witness as w
@@ -130,14 +131,16 @@ on conflict (slot) do update set updated_at = excluded.updated_at,
 """
 
 # `greatest`, for a relay that lost the slot to another one must not take the position back with its last
-# word.
+# word. On another server or timeline the old position and the old snapshot mean nothing.
 _WRITE: Final[LiteralString] = """
        system_identifier = excluded.system_identifier, timeline = excluded.timeline,
        position = case when w.system_identifier = excluded.system_identifier
                         and w.timeline = excluded.timeline
                        then greatest(w.position, excluded.position) else excluded.position end,
        publication = excluded.publication, incidents = excluded.incidents,
-       snapshot = coalesce(excluded.snapshot, w.snapshot)
+       snapshot = case when w.system_identifier = excluded.system_identifier
+                        and w.timeline = excluded.timeline
+                       then coalesce(excluded.snapshot, w.snapshot) else excluded.snapshot end
 """
 
 _ADVANCE: Final[LiteralString] = """
@@ -173,6 +176,17 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
     return of(*rows[0])
 
 
+async def read_all(conn: Connection, *, within: float | None = None) -> list[Witness] | Absent:
+    """The rows of all slots of this database, or that there is no table.
+
+    Raises MissingRight when the role may not read the table.
+    """
+    ((exists,),) = await execute(conn, _EXISTS, within=within)
+    if not exists:
+        return Absent.TABLE
+    return [of(*row) for row in await execute(conn, _READ_ALL, within=within)]
+
+
 def of(
     slot: str,
     system_identifier: str,
@@ -204,7 +218,7 @@ def of(
 
 
 async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:
-    """Write the row, new or over the old one. No snapshot keeps the old one."""
+    """Write the row, new or over the old one. No snapshot keeps the old one, if that is of this server and timeline."""
     await execute(conn, _INSERT + _WRITE, _parameters(witness), within=within)
 
 

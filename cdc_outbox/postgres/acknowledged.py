@@ -1,0 +1,186 @@
+"""Which rows of an outbox table are surely delivered, as far as the witness rows of its slots prove it.
+
+A row doesn't say where its commit stands in the write-ahead log, but who made it: the transaction in its `xmin`. And a
+witness row has a snapshot of which is proven that all it saw as finished was delivered: the end of the log was read
+after it, and then confirmed (see `guard.ProvenSnapshot`). So a row that is visible, and whose xmin is below the xmin of
+that snapshot, was delivered, or needed no delivery. Why that holds:
+
+- Every transaction below a snapshot's xmin had ended when it was taken, subtransactions included: they have higher
+  numbers than the transaction that they belong to, and while that one is open the snapshot's xmin isn't above it. Those
+  that are prepared count as open. The list behind the xmin has no subtransactions, so it isn't used.
+- An UPDATE, a move to another partition or a rewrite of the table gives a row the xmin of whoever did it. That one may
+  have a lower number than the insert, but it committed later: it had to see the row. So once it has ended, so has the
+  insert.
+- Freezing (VACUUM, CLUSTER, COPY) leaves the number in the row. Numbers are compared as PostgreSQL itself does it, by
+  their distance from now, modulo 2^32: a row older than 2^31 transactions may look younger than it is, and then isn't
+  taken for delivered. Never the other way round, as long as the snapshot isn't that old itself; one of more than 2^30
+  transactions ago proves nothing here.
+- Numbers mean nothing on another server, and on another timeline only what was replicated; a witness row of another
+  server or timeline proves nothing until its relay has written it again.
+
+Every slot that feeds the table has to have proven it, shards and relays to several clusters alike: of each witness row
+the identity of its publication says which tables it has, by their OIDs. A row that came before its slot, or was left
+out by a setting, or lies in a gap that a person accepted, counts as acknowledged like those that were sent: nothing
+will deliver it any more.
+
+https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
+https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAROUND
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import PostgresUnavailable, SetupError
+from cdc_outbox.postgres import server, witness
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.witness import Absent, Witness
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.server import Server
+
+OLDEST: Final = 2**30
+"""Transactions since a snapshot beyond which it proves nothing: half of what can be told apart."""
+
+# Without pg_partition_tree(), which locks each partition for a moment.
+_TABLE: Final[LiteralString] = """
+with recursive named (relation) as (
+    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s),
+family (relation) as (
+    select relation from named union all
+    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
+      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+select relation::int8 from family union
+select a.relid::oid::int8 from named, pg_catalog.pg_partition_ancestors(named.relation) as a (relid)
+"""
+
+_DATABASE: Final[LiteralString] = """
+select pg_catalog.current_database()::text,
+       pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What one slot has proven of a table.
+
+    What transactions below `horizon`, a 64-bit number, committed is delivered; None where nothing is proven, and
+    then `lacking` says why, and `next` what would change it. `updated_at`: when its witness row was written.
+    """
+
+    slot: str
+    horizon: int | None
+    lacking: str | None = None
+    next: str = ""
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What all slots of a table have proven of it, at one moment. It holds for good."""
+
+    table: TableName
+    proofs: tuple[Proof, ...]
+
+    @property
+    def horizon(self) -> int | None:
+        """Below it each slot has proven everything; None where one has proven nothing."""
+        horizons = [proof.horizon for proof in self.proofs]
+        known = [horizon for horizon in horizons if horizon is not None]
+        return min(known) if known and len(known) == len(horizons) else None
+
+    def condition(self, row: sql.Composable | None = None) -> sql.Composable:
+        """The condition that a visible row was delivered. `row`: how the query calls the table, by default by its name.
+
+        It is never null: true only for what is sure.
+        """
+        horizon = self.horizon
+        if horizon is None:
+            return sql.SQL("false")
+        xmin = sql.Identifier("xmin")
+        named = sql.Identifier(self.table.schema, self.table.name) if row is None else row
+        return sql.SQL("pg_catalog.age({}.{}) > pg_catalog.age({}::pg_catalog.xid)").format(
+            named, xmin, sql.Literal(str(horizon % 2**32))
+        )
+
+
+async def acknowledged(relay: Connection, owner: Connection, slot: str, table: TableName) -> Acknowledged:
+    """What the slots of a table have proven of it, that named `slot` and all others that feed it.
+
+    `relay` reads the witness, `owner` is the connection on which the condition will be asked: both have to be in one
+    database of one primary. Raises SetupError where they aren't or there is no such table, PostgresUnavailable on a
+    standby, MissingRight for who may not read the witness.
+    """
+    here = await server.identity(owner)
+    if here.in_recovery:
+        raise PostgresUnavailable(
+            f"PostgreSQL at {here.place} is a standby", next="name the primary in --dsn and --admin-dsn"
+        )
+    ((database, now),) = await execute(owner, _DATABASE)
+    await _require_one_database(relay, here, str(database))
+    relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}
+    if not relations:
+        raise SetupError(
+            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
+        )
+    rows = await witness.read_all(relay)
+    if isinstance(rows, Absent):
+        own = Proof(slot, None, rows.value, f"cdc-outbox init --slot {slot}")
+        return Acknowledged(table, (own,))
+    proofs = [_proof(row, here, int(now)) for row in rows if row.slot == slot or _feeds(row, relations)]
+    own_row = next((row for row in rows if row.slot == slot), None)
+    if own_row is None:
+        proofs.append(Proof(slot, None, Absent.ROW.value, f"cdc-outbox start --slot {slot}"))
+    elif not _feeds(own_row, relations):
+        proofs = [each for each in proofs if each.slot != slot]
+        proofs.append(
+            Proof(
+                slot,
+                None,
+                f"the slot {slot} doesn't feed {table}",
+                f"name the slot of {table} with --slot; or feed it: cdc-outbox start --slot {slot} --table {table}",
+                own_row.updated_at,
+            )
+        )
+    return Acknowledged(table, tuple(sorted(proofs, key=lambda proof: proof.slot)))
+
+
+async def _require_one_database(relay: Connection, here: Server, database: str) -> None:
+    there = await server.identity(relay)
+    ((name, _),) = await execute(relay, _DATABASE)
+    if there.system_identifier != here.system_identifier or there.in_recovery or str(name) != database:
+        raise SetupError(
+            f"--dsn leads to the database {name} at {there}, and --admin-dsn to {database} at {here}",
+            next="name one database of one server in both",
+        )
+
+
+def _feeds(row: Witness, relations: set[int]) -> bool:
+    """Whether the row's slot brings rows of one of these; one that doesn't say may."""
+    identity = row.identity
+    return identity is None or any(member.table in relations for _, member in identity.members)
+
+
+def _proof(row: Witness, here: Server, now: int) -> Proof:
+    """What the row proves on this server, when `now` is the next transaction's number."""
+
+    def lacking(why: str) -> Proof:
+        return Proof(row.slot, None, why, f"cdc-outbox start --slot {row.slot}", row.updated_at)
+
+    if row.system_identifier != here.system_identifier:
+        return lacking(f"the witness of slot {row.slot} belongs to another server")
+    if row.timeline != here.timeline:
+        return lacking(f"the witness of slot {row.slot} belongs to timeline {row.timeline}")
+    if row.snapshot is None:
+        return lacking(f"the slot {row.slot} has no proof yet of what was delivered")
+    horizon = int(row.snapshot.partition(":")[0])
+    if not 0 <= now - horizon <= OLDEST:
+        return lacking(f"the proof of slot {row.slot} is {now - horizon} transactions old")
+    return Proof(row.slot, horizon, updated_at=row.updated_at)
