@@ -157,10 +157,15 @@ class Compiler:
                 f"column {name!r} of {self.table}, which {setting} names, was dropped or renamed",
                 next=f"name its successor there, and the old name for rows from before: NEW,{name}",
             )
+        arriving = ", ".join(self.shape.names)
+        one = f"name one of the columns that arrive: {arriving}"
+        if len(self.settings.tables) > 1:
+            one = (
+                f"name one for each table, with commas between, as in {name},COLUMN; here arrive: {arriving}"
+            )
         raise MappingError(
             f"table {self.table} has no column {name!r}, which {setting} names",
-            next=f"name one of the columns that arrive: {', '.join(self.shape.names)} "
-            "(generated columns, and those outside the publication's column list, do not)",
+            next=f"{one} (generated columns, and those outside the publication's column list, do not)",
         )
 
     def look(self, role: str) -> tuple[Field, str] | None:

@@ -13,7 +13,9 @@ from cdc_outbox import errors
 from cdc_outbox.cli import SUMMARIES, main
 from cdc_outbox.cli.failure import INTERRUPTED
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS
-from cdc_outbox.table.recognise import DUE_TIMES, NAMES, SENT_TIMES, SENT_WORDS
+from cdc_outbox.table.profiles import BY_NAME
+from cdc_outbox.table.recognise import NAMES
+from cdc_outbox.table.sent import DUE_TIMES, SENT_TIMES, SENT_WORDS
 from tests.servers.cache import CHECKOUT
 
 DOCUMENTS = sorted(
@@ -148,12 +150,25 @@ def test_the_table_of_exit_codes_is_whole():
     assert [int(code) for code in rows] == sorted(exit_codes())
 
 
+def section(heading: str) -> str:
+    """One section of the reference of the mapping."""
+    return (REFERENCE / "mapping.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
 def test_the_table_of_recognised_columns_is_whole():
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (REFERENCE / "message.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section("Columns that are recognised"), re.MULTILINE)
     assert {role: tuple(CODE.findall(names)) for role, names in rows} == NAMES
 
 
+def test_the_table_of_profiles_is_whole():
+    """Each has its row, and an example file where its rows can be sent."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", section("Profiles"), re.MULTILINE)
+    assert [name for name, _ in rows] == list(BY_NAME)
+    for name, library in rows:
+        assert library == BY_NAME[name].library
+        assert BY_NAME[name].refused or (CHECKOUT / "docs" / "examples" / f"{name}.toml").exists()
+
+
 def test_the_words_that_mean_sent_are_whole():
-    text = (REFERENCE / "message.md").read_text().partition("## Rows that are left out")[2]
-    told = set(CODE.findall(text))
+    told = set(CODE.findall(section("Rows that are left out")))
     assert {*SENT_WORDS, *SENT_TIMES, *DUE_TIMES} <= told

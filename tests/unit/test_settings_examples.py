@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cdc_outbox.event import TableName
+from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.settings import SETTINGS, Settings, load
 from cdc_outbox.settings.kind import Entries
 from cdc_outbox.settings.schema import document
 from cdc_outbox.table.mapping import Mapping
-from tests.unit.mapped import JSONB, TABLE_A, TABLE_B, TABLE_C, UUID, VARCHAR, relation
+from tests.unit.libraries import LIBRARIES, Library
+from tests.unit.mapped import COMMIT_US, JSONB, LSN, TABLE_A, TABLE_B, TABLE_C, UUID, VARCHAR, relation
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 DEBEZIUM = {"id": UUID, "aggregatetype": VARCHAR, "aggregateid": VARCHAR, "type": VARCHAR, "payload": JSONB}
@@ -75,6 +78,21 @@ def test_fits_its_table(name: str, table: dict[str, int], key: str) -> None:
     settings = example(name)
     plan = Mapping(settings.outbox, settings.postgres.slot).plan(relation(table))
     assert plan.summary["key"][0] == key
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.profile)
+def test_fits_the_table_of_its_library(library: Library) -> None:
+    settings = example(f"{library.profile}.toml")
+    [table] = settings.outbox.tables
+    assert table == TableName(library.schema, library.table)
+    columns = tuple(Column(name, oid, -1, False) for name, oid in library.columns.items())
+    mapping = Mapping(settings.outbox, settings.postgres.slot)
+    plan = mapping.plan(Relation(1, table.schema, table.name, "d", columns))
+    assert f"profile {library.profile}" in plan.summary
+    row = [text.encode() if (text := library.row.get(name)) is not None else None for name in library.columns]
+    encoded = plan.encode(row, LSN, 0, COMMIT_US)
+    assert not isinstance(encoded, str)
+    assert encoded[2] == library.key
 
 
 def test_the_schema_knows_every_setting() -> None:
