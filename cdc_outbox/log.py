@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Literal
@@ -202,8 +202,23 @@ class _Text(_Formatter):
         shown = f"{level:7}"
         if level in _COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
-        words = [f"{ts} {shown} {event}", *(f"{name}={_word(value)}" for name, value in document.items())]
-        return "  ".join((words[0], " ".join(words[1:]))).rstrip() + (f"\n{traceback}" if traceback else "")
+        fields = {name: value for name, value in document.items() if not isinstance(value, dict)}
+        words = [f"{ts} {shown} {event}", *(f"{name}={_word(value)}" for name, value in fields.items())]
+        lines = ["  ".join((words[0], " ".join(words[1:]))).rstrip(), *_below(document)]
+        return "\n".join(lines) + (f"\n{traceback}" if traceback else "")
+
+
+def _below(document: Mapping[str, object]) -> Iterator[str]:
+    """What is too much for a line: of a table of texts each name, and under it each part of its text."""
+    for name, table in document.items():
+        if isinstance(table, dict):
+            for key, value in table.items():
+                yield f"    {name} {_shown(key)}"
+                yield from (f"      {_shown(part)}" for part in str(value).split("; "))
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else json_text(text)
 
 
 def _word(value: object) -> str:

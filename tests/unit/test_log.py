@@ -93,11 +93,26 @@ def test_text_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.partition(" ")[2] == 'warning held  slot=s reason="no \\"right\\" here" lsn=0/1 empty=""'
 
 
-def test_a_list_or_table_in_a_text_line_is_not_quoted_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_in_a_text_line_is_not_quoted_twice(capsys: pytest.CaptureFixture[str]) -> None:
     log.set_up("info", "text")
-    log.get("cdc_outbox.relay").info("streaming", tables=["a.b"], mapping={"a.b": "id from id"})
+    log.get("cdc_outbox.relay").info("streaming", tables=["a.b"])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith('streaming  tables=["a.b"] mapping={"a.b":"id from id"}')
+    assert line.endswith('streaming  tables=["a.b"]')
+
+
+def test_a_mapping_stands_under_its_line_part_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_up("info", "text")
+    mapping = {"a.b": "id from id (recognised); ignored: x", 'a."\n"': "\x1b[31m"}
+    log.get("cdc_outbox.relay").info("streaming", mapping=mapping, slot="s")
+    first, *below = capsys.readouterr().err.splitlines()
+    assert first.endswith("streaming  slot=s")
+    assert below == [
+        "    mapping a.b",
+        "      id from id (recognised)",
+        "      ignored: x",
+        '    mapping "a.\\"\\n\\""',
+        '      "\\u001b[31m"',
+    ]
 
 
 def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
