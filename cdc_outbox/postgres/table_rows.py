@@ -117,8 +117,9 @@ async def rows(
     """The rows of `table`, in chunks; each row has a value for each of `columns`, in their order.
 
     `wanted`: the places of the columns whose values are needed, None for all. `where` and `order` are what stands
-    behind WHERE and ORDER BY; the first is put in brackets, and without an order rows come as they lie. `conn` comes from
-    `snapshot`, and is busy until the last chunk was taken. Raises what `sqlstate.py` has for the server's words; PostgresUnavailable.
+    behind WHERE and ORDER BY; the first is put in brackets, and without an order rows come as they lie. `conn` comes
+    from `snapshot`, and is busy until the last chunk was taken. Raises what `sqlstate.py` has for the server's words;
+    PostgresUnavailable.
     """
     places = [at for at in range(len(columns)) if wanted is None or at in wanted]
     query = sql.SQL("copy (select {columns} from {table}{where}{order}) to stdout").format(
