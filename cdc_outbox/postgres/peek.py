@@ -2,8 +2,8 @@
 
 `holding` streams from the slot itself and sends no confirmation, ever: the server gives the same rows to whoever comes
 next. (The slot's SQL functions peek too, but count at the ends of transactions: one of a million rows would come
-whole.) It has the slot meanwhile, so it refuses where another has it, and a relay that is started waits. A server doesn't
-count one that never confirms as a synchronous standby.
+whole.) It has the slot meanwhile, so it refuses where another has it, and a relay that is started waits. A server
+doesn't count one that never confirms as a synchronous standby.
 
 `arriving` reads from a temporary slot of its own, which ends with its connection, and confirms there what was taken,
 since even a temporary slot holds WAL and the catalogue's old rows.
@@ -207,7 +207,7 @@ async def _control(settings: Settings, mapping: Mapping, application_name: str) 
 
 
 def _tell(plan: Plan) -> None:
-    _log.info("mapping", table=str(plan.table), columns=plan.describe())
+    _log.info("mapping", mapping={str(plan.table): plan.describe()})
 
 
 async def _require_published(control: Control, settings: Settings) -> None:
