@@ -7,6 +7,7 @@ must make the relay later, never less careful: whatever happens then could have 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,22 @@ HOLD_CONFIRMATION: Final = f"{_PREFIX}HOLD_CONFIRMATION"
 
 BLOCKED_FOR: Final = f"{_PREFIX}BLOCKED_FOR"
 """Seconds between tries of an event that blocks its slot, instead of a minute."""
+
+HOLD_BACKFILL: Final = f"{_PREFIX}HOLD_BACKFILL"
+"""`<step>:<file>`. When a backfill has done this step it makes the file, and goes on once it is gone."""
+
+_LOOK: Final = 0.05
+
+
+def backfill_held(step: str) -> None:
+    """Hold a backfill after a step, if this is the step: `slot`, `snapshot`, `published`, `decided` or `copied`."""
+    wanted, _, name = os.environ.get(HOLD_BACKFILL, "").partition(":")
+    if wanted != step:
+        return
+    file = Path(name)
+    file.touch()
+    while file.exists():
+        time.sleep(_LOOK)
 
 
 def blocked_for() -> float | None:

@@ -17,6 +17,7 @@ __all__ = ["Command", "Group", "load_settings", "main", "run", "settings_options
 
 SUMMARIES: Final = {
     "init": "Create what is missing: table, witness, publication, slot.",
+    "backfill": "Publish what was in the table before the slot, then let the stream begin.",
     "start": "Run the relay until it is told to stop.",
     "doctor": "Check everything that start will need, and say how to mend it.",
     "health": "Say whether slot and delivery are well, and what to do.",

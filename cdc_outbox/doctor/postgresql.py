@@ -300,17 +300,8 @@ class PostgresSide:
             self.row = await witness.read(self.conn, self.name, within=WITHIN)
         except MissingRight:
             self.row = Absent.ROW  # the witness's own check names it
-        if found is None and isinstance(self.row, Absent):
-            self.findings.fail(
-                "slot",
-                f'only "{pending.name}" exists: an init that was interrupted, or waits for a backfill'
-                if pending is not None
-                else f'there is no replication slot "{self.name}"',
-                f"cdc-outbox init --slot {self.name}",
-            )
-            return
-        if found is not None:
-            slot.require(found, self.name)
+        if found is not None or pending is not None or isinstance(self.row, Absent):
+            slot.require(found, self.name, pending=pending)
         notes = await self.rehearse() if self.able and not (found and pending) else []
         if found is None:
             raise SlotMissing(f'the replication slot "{self.name}" is gone', next=recover(self.name))

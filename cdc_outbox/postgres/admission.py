@@ -107,7 +107,7 @@ class Admission:
             lambda conn: publication.look(conn, self._settings.publication, self._tables)
         )
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
-        if found is not None or isinstance(self.witness, Absent):
+        if found is not None or pending is not None or isinstance(self.witness, Absent):
             try:
                 slot.require(found, name, pending=pending)
             except SlotMissing as missing:

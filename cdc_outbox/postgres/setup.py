@@ -10,10 +10,16 @@ What this guarantees:
 
   | left behind | what it proves | what `init` does |
   |---|---|---|
-  | pending slot | nothing was decided yet | makes it anew |
-  | pending slot, witness row at its start | the rows were counted, or given up | copies it to its name |
+  | pending slot | nothing was decided yet | keeps it, counts the rows again |
+  | pending slot that has lost its WAL | nothing any more | makes it anew, counts |
+  | pending slot, witness row at its start | the rows were counted, given up or published | copies it to its name |
   | both slots | the same | failover, drops the pending one; so does `start` |
   | witness row alone | a slot that was in use is gone | nothing: 78, events may be missing |
+
+  Where rows may be unsent the pending slot stays without a witness row: nothing is decided, and `backfill` publishes
+  them and goes the rest of the way. A `backfill` that was killed leaves one of the first three as well, and either
+  command goes on from there. The pending slot is never moved forward, so that rows which come and go meanwhile are
+  behind it.
 
   The witness row comes before the copy, so that a slot that can be streamed from always has one: were it the
   other way round, a slot that was dropped and made again after a crash at that place would go unnoticed.
@@ -24,14 +30,13 @@ What this guarantees:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import (
     CdcOutboxError,
-    GapFound,
     MappingError,
     MissingRight,
     PublicationWrong,
@@ -42,12 +47,15 @@ from cdc_outbox.postgres import outbox, publication, slot, steps, witness
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
-from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.pending import decide, decided, discard, is_whole, witness_row
 from cdc_outbox.postgres.server import MAY_REPLICATE, Server, identity, require_able, wrong_wal_level
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
-from cdc_outbox.postgres.witness import Witness
-from cdc_outbox.table.mapping import Mapping
+from cdc_outbox.postgres.unsent import count_unsent
+from cdc_outbox.table import mapping as table_mapping
+from cdc_outbox.table.profiles import bookkeeping, choose
+from cdc_outbox.table.recognise import Shape
+from cdc_outbox.table.sent import Bookkeeping
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -193,7 +201,7 @@ class _Init:
         ((wal_level,),) = await execute(self.owner, _WAL_LEVEL)
         if wal_level != "logical":
             gaps.append(wrong_wal_level(str(wal_level)))
-        mapping = Mapping(self.settings.outbox, self.name)
+        mapping = table_mapping.Mapping(self.settings.outbox, self.name)
         for table in self.settings.outbox.tables:
             try:
                 if await outbox.columns(self.owner, table) is None:
@@ -336,49 +344,29 @@ class _Init:
             return slot.require(there, self.name)
         state = await publication.look(relay, self.settings.postgres.publication, self.settings.outbox.tables)
         state.require()
-        row = await self.witness_row(relay)
-        counted = (
-            row is not None
-            and pending is not None
-            and row.system_identifier == server.system_identifier
-            and row.position == pending.confirmed_flush_lsn
-        )
-        if row is not None and not counted:
-            raise GapFound(
-                f'the witness knows a slot "{self.name}" that is gone: what was committed after '
-                f"{row.position} may not have been published",
-                next="recover, and have the rows counted that may be missing: "
-                f"cdc-outbox drop --slot {self.name} && cdc-outbox init --slot {self.name}",
-            )
-        if pending is not None and (row is None or not _good(pending, row, state.identity)):
-            await self.discard(relay, pending, row)
-            counted = False
-        if not counted:
-            made = await self.counted_slot(relay)
-            await self.remember(relay, server, made, str(state.identity))
+        row = await witness_row(relay, self.owner, self.name)
+        done = decided(row, pending, server)
+        if pending is not None and not is_whole(pending, row, state.identity):
+            await discard(relay, self.owner, self.name, pending, row)
+            pending, done = None, False
+        if not done:
+            made = await self.counted_slot(relay, pending)
+            try:
+                await decide(relay, self.owner, self.name, server, made, state.identity)
+            except MissingRight:
+                if pending is None:
+                    await slot.drop(relay, made.name)
+                raise
         named, _ = await slot.hand_over(relay, self.settings.postgres)
         return slot.require(named, self.name)
 
-    async def witness_row(self, relay: Connection) -> Witness | None:
-        try:
-            row = await witness.read(relay, self.name)
-        except MissingRight:
-            row = await witness.read(self.owner, self.name)
-        return row if isinstance(row, Witness) else None
+    async def counted_slot(self, relay: Connection, pending: Slot | None) -> Slot:
+        """The pending slot, made if there is none, with no row before it that may be unsent, or with leave to go on.
 
-    async def discard(self, relay: Connection, pending: Slot, row: Witness | None) -> None:
-        """Remove what an interrupted run left and what is no good: nobody ever streamed from it."""
-        slot.usable(pending)
-        if row is not None:
-            await witness.delete(self.owner, self.name)
-        await slot.drop(relay, pending.name)
-
-    async def counted_slot(self, relay: Connection) -> Slot:
-        """A new pending slot with no row before it that may be unsent, or with leave to go on.
-
-        On any failure it is dropped: an abandoned slot fills the disk.
+        Rows that may be unsent are an error, and the slot stays, for `backfill` to go on from. On any other failure one
+        that was made here is dropped: an abandoned slot fills the disk.
         """
-        pending = await slot.create(
+        made = pending or await slot.create(
             relay,
             slot.pending_name(self.name),
             failover=self.options.failover,
@@ -387,53 +375,46 @@ class _Init:
             waiting=self.waiting,
         )
         if not self.options.backfill:
-            return pending
+            return made
         try:
-            for table in self.settings.outbox.tables:
-                await self.require_empty(table)
+            held = {table: await self.unsent(table) for table in self.settings.outbox.tables}
         except BaseException:
-            with suppress(CdcOutboxError):
-                await slot.drop(relay, pending.name)
+            if pending is None:
+                with suppress(CdcOutboxError):
+                    await slot.drop(relay, made.name)
             raise
-        return pending
+        if any(held.values()):
+            raise self.backfill_needed(made, {table: count for table, count in held.items() if count})
+        return made
 
-    async def require_empty(self, table: TableName) -> None:
+    async def unsent(self, table: TableName) -> int:
+        """How many rows of the table may be unsent."""
         columns = await outbox.columns(self.owner, table) or ()
+        settings = self.settings.outbox
+        shape = Shape(columns)
         try:
-            count = await outbox.count_unsent(self.owner, table, columns, self.settings.outbox)
+            known = bookkeeping(choose(settings.profile, table, shape), shape)
+        except MappingError:
+            known = Bookkeeping()  # it is named as unfit; until it is mended each row is in doubt
+        try:
+            return await count_unsent(self.owner, table, columns, settings, known)
         except MissingRight as error:
             raise _Uncounted(
                 f"the rows of {table} that may be unsent can't be counted: {error}",
                 next="name a role that may read the table with --admin-dsn, or leave its rows out: "
                 f"cdc-outbox init --no-backfill --slot {self.name}",
             ) from error
-        if count:
-            raise SetupError(
-                f"{table} holds {count} {'row' if count == 1 else 'rows'} from before the slot that may be "
-                "unpublished, and publishing such rows is not supported yet",
-                next="let the old relay publish them and mark or delete them, then run init again; or leave "
-                f"them out: cdc-outbox init --no-backfill --slot {self.name}",
-            )
 
-    async def remember(self, relay: Connection, server: Server, pending: Slot, identity_text: str) -> None:
-        """Write the witness row with the slot's start, if there is the table."""
-        if not await execute(relay, _WITNESS) or pending.confirmed_flush_lsn is None:
-            return
-        row = Witness(
-            slot=self.name,
-            system_identifier=server.system_identifier,
-            timeline=server.timeline or 1,
-            position=pending.confirmed_flush_lsn,
-            publication=identity_text,
+    def backfill_needed(self, pending: Slot, held: Mapping[TableName, int]) -> SetupError:
+        counts = " and ".join(
+            f"{table} holds {count} {'row' if count == 1 else 'rows'}" for table, count in held.items()
         )
-        try:
-            await witness.write(relay, row)
-        except MissingRight:
-            try:
-                await witness.write(self.owner, row)
-            except MissingRight:
-                await slot.drop(relay, pending.name)
-                raise
+        return SetupError(
+            f"{counts} from before the slot that may be unpublished; what is written from now on is kept "
+            f'behind the slot "{pending.name}"',
+            next=f"stop the old relay, then publish them: cdc-outbox backfill --slot {self.name}; or leave them out: "
+            f"cdc-outbox init --no-backfill --slot {self.name}",
+        )
 
     async def make(self, name: StepName, object_: str, statements: Statements) -> None:
         """Run a step's statements. A missing right is kept for the end; others at work are no failure."""
@@ -518,10 +499,3 @@ def _together(gaps: Sequence[CdcOutboxError]) -> CdcOutboxError:
 
 def _numbered(texts: Sequence[str]) -> str:
     return " ".join(f"({number}) {text}" for number, text in enumerate(texts, 1))
-
-
-def _good(pending: Slot, row: Witness, identity: Identity | None) -> bool:
-    """Whether a counted pending slot still has its WAL, and its publication from its start on."""
-    if pending.lost or identity is None or row.publication is None:
-        return False
-    return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN

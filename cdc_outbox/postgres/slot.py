@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import Error, sql
 
-from cdc_outbox import ddl
+from cdc_outbox import ddl, faults
 from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
@@ -178,8 +178,10 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
     if slot is None:
         if pending is not None:
             raise SlotMissing(
-                f'only "{pending.name}" exists: init was interrupted before the slot "{name}" got its name',
-                next=f"to finish it, or to hear that backfill has to come first: cdc-outbox init --slot {name}",
+                f'only "{pending.name}" exists: rows from before it have to be published before the slot "{name}" '
+                "gets its name, or init was interrupted",
+                next=f"stop the old relay, then: cdc-outbox backfill --slot {name}; or to hear how many rows there "
+                f"are, and to finish it if there are none: cdc-outbox init --slot {name}",
             )
         raise SlotMissing(
             f'there is no replication slot "{name}"',
@@ -358,6 +360,7 @@ async def hand_over(conn: Connection, settings: PostgresSettings) -> tuple[Slot 
     usable(pending)
     if slot is None:
         await copy(conn, pending.name, name)
+        faults.backfill_held("copied")
         slot = await inspect(conn, name)
     if slot is None:
         raise SlotMissing(

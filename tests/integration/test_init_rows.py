@@ -41,11 +41,40 @@ def test_rows_from_before_are_counted_and_stop_it(place: Set) -> None:
         place.execute(ROW)
     error, remedy = place.refused()
     assert "public.outbox holds 3 rows" in error
+    assert f"cdc-outbox backfill --slot {place.slot}" in remedy
     assert f"cdc-outbox init --no-backfill --slot {place.slot}" in remedy
-    assert place.slots() == []
+    pending = f"{place.slot}_pending"
+    assert place.slots() == [pending]
     assert place.execute("select * from cdc_outbox_witness") == []
+    start = place.start_of(pending)
+    error, remedy = place.refused("--no-http", "--log-format", "text", command="start")
+    assert f'only "{pending}" exists' in error
+    assert f"cdc-outbox backfill --slot {place.slot}" in remedy
     assert place.steps("--no-backfill")["slot"] == "created"
-    assert place.execute(WITNESS)[0][0] == place.start_of(place.slot)
+    assert place.execute(WITNESS)[0][0] == place.start_of(place.slot) == start
+
+
+def test_the_pending_slot_stays_where_it_is_until_the_rows_are_gone(place: Set) -> None:
+    """Counted again each time, from the same position: nothing that was written since the first time is passed over."""
+    place.ok("--create-table", "--only", "table")
+    place.execute(ROW)
+    place.refused()
+    start = place.start_of(f"{place.slot}_pending")
+    place.execute(ROW)
+    error, _ = place.refused()
+    assert "public.outbox holds 2 rows" in error
+    place.execute("truncate outbox")
+    place.ok()
+    assert place.slots() == [place.slot]
+    assert place.start_of(place.slot) == start
+
+
+def test_drop_removes_a_pending_slot(place: Set) -> None:
+    place.ok("--create-table", "--only", "table")
+    place.execute(ROW)
+    place.refused()
+    assert f'removed slot "{place.slot}_pending"' in place.ok("--yes", command="drop")
+    assert place.slots() == []
 
 
 @pytest.mark.parametrize(
@@ -120,5 +149,6 @@ def test_no_row_falls_between_the_table_and_the_slot(place: Set) -> None:
             place.ok("--yes", command="drop")
         else:
             assert done.returncode == 78
-            assert place.slots() == []
+            assert place.slots() == [f"{place.slot}_pending"]
+            place.ok("--yes", command="drop")
     assert set(outcomes) <= {0, 78}

@@ -1,0 +1,99 @@
+"""What a pending slot stands for: the work between a slot's position and its name.
+
+Without a witness row nothing was decided yet: rows from before the slot may wait in the table. A witness row at the
+pending slot's start says that they were counted and there were none, that they were given up, or that they were
+published (`backfill`). It is written last before the slot gets its name, so that whoever finds both goes on there.
+`init` and `backfill` share this; the caller holds the slot's advisory lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.errors import GapFound, MissingRight
+from cdc_outbox.postgres import slot, witness
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.witness import Witness
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.server import Server
+    from cdc_outbox.postgres.slot import Slot
+
+_WITNESS: Final[LiteralString] = (
+    "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
+)
+
+
+async def witness_row(relay: Connection, owner: Connection, name: str) -> Witness | None:
+    """The slot's witness row, read by who may."""
+    try:
+        row = await witness.read(relay, name)
+    except MissingRight:
+        row = await witness.read(owner, name)
+    return row if isinstance(row, Witness) else None
+
+
+def decided(row: Witness | None, pending: Slot | None, server: Server) -> bool:
+    """Whether the work before the name is done.
+
+    Raises GapFound for a row that belongs to a slot which was in use and is gone.
+    """
+    if row is None:
+        return False
+    if (
+        pending is not None
+        and row.system_identifier == server.system_identifier
+        and row.position == pending.confirmed_flush_lsn
+    ):
+        return True
+    raise GapFound(
+        f'the witness knows a slot "{row.slot}" that is gone: what was committed after '
+        f"{row.position} may not have been published",
+        next="recover, and have the rows counted that may be missing: "
+        f"cdc-outbox drop --slot {row.slot} && cdc-outbox init --slot {row.slot}",
+    )
+
+
+def is_whole(pending: Slot, row: Witness | None, identity: Identity | None) -> bool:
+    """Whether a pending slot still has its WAL, and a decided one its publication from its start on.
+
+    Before the decision it doesn't matter what the publication hid: such rows are in the table, and it is read
+    after that.
+    """
+    if pending.lost or identity is None:
+        return False
+    if row is None:
+        return True
+    if row.publication is None:
+        return False
+    return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
+
+
+async def discard(
+    relay: Connection, owner: Connection, name: str, pending: Slot, row: Witness | None
+) -> None:
+    """Remove a pending slot that is no good any more, and what was decided with it: nobody ever streamed from it."""
+    slot.usable(pending)
+    if row is not None:
+        await witness.delete(owner, name)
+    await slot.drop(relay, pending.name)
+
+
+async def decide(
+    relay: Connection, owner: Connection, name: str, server: Server, pending: Slot, identity: Identity | None
+) -> None:
+    """Write the witness row with the slot's start, if there is the table. Raises MissingRight where nobody may."""
+    if not await execute(relay, _WITNESS) or pending.confirmed_flush_lsn is None:
+        return
+    row = Witness(
+        slot=name,
+        system_identifier=server.system_identifier,
+        timeline=server.timeline or 1,
+        position=pending.confirmed_flush_lsn,
+        publication=str(identity),
+    )
+    try:
+        await witness.write(relay, row)
+    except MissingRight:
+        await witness.write(owner, row)

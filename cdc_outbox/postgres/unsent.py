@@ -1,0 +1,131 @@
+"""Which rows of the table wait to be sent, as conditions in SQL.
+
+The table's own marks say it (`table/sent.py`): a word, a time, or that the row is there at all. What isn't known to
+mean sent is unsent, NULL and unknown words included: a row that comes twice can be told by its id, a lost one can't.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table.recognise import Shape
+from cdc_outbox.table.values import BOOL, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.settings import OutboxSettings
+    from cdc_outbox.table.recognise import Column
+    from cdc_outbox.table.sent import Bookkeeping, Failed, Sent, Taken
+
+COUNT_LIMIT: Final = 120.0
+"""Seconds for counting rows: a sequential scan of a large table, while WAL waits behind the new slot."""
+
+_WHOLE: Final[LiteralString] = "set row_security = off"
+_LIMIT: Final[LiteralString] = "set statement_timeout = {}"
+
+_TAKEN: Final[LiteralString] = """
+select count(*), coalesce(string_agg(distinct {by}, ', '), '') from {table} where {taken} and {fresh}
+"""
+_ALL_TIME: Final[LiteralString] = "true"
+
+
+async def count_unsent(
+    conn: Connection,
+    table: TableName,
+    columns: Collection[Column],
+    settings: OutboxSettings,
+    bookkeeping: Bookkeeping,
+) -> int:
+    """How many rows may not have been published yet, in a snapshot of its own.
+
+    Rows that this relay leaves out by `outbox.only` or for their bus don't count. Raises MissingRight when the role may
+    not read the table or row-level security would hide rows from it.
+    """
+    conditions = [sql.SQL("true"), *selected(Shape(columns), settings)]
+    if bookkeeping.sent is not None:
+        conditions.append(unsent(bookkeeping.sent))
+    # With row_security off, a policy that would hide rows is an error instead.
+    await execute(conn, _WHOLE)
+    await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(int(COUNT_LIMIT * 1000))))
+    counted = sql.SQL("select count(*) from {} where {}").format(
+        sql.Identifier(table.schema, table.name), sql.SQL(" and ").join(conditions)
+    )
+    ((count,),) = await execute(conn, counted, within=COUNT_LIMIT + 5)
+    return int(count)
+
+
+def unsent(sent: Sent) -> sql.Composable:
+    """The row bears no mark that means sent."""
+    column = sql.Identifier(sent.field.name)
+    if sent.by == "time":
+        return sql.SQL("{} is null").format(column)
+    return sql.SQL("not {}").format(says(sent.field, sent.words))
+
+
+def has_failed(failed: Failed) -> sql.Composable:
+    """The old relay has failed to send the row, whether it tries again or not."""
+    return says(failed.field, failed.retried | failed.given_up)
+
+
+def given_up(failed: Failed) -> sql.Composable:
+    """The old relay has failed to send the row, and doesn't try again."""
+    return says(failed.field, failed.given_up)
+
+
+async def in_hand(
+    conn: Connection, table: TableName, taken: Taken, shape: Shape, *, stale: float
+) -> tuple[int, str]:
+    """How many rows a worker of the old relay took less than `stale` seconds ago, and which workers.
+
+    Without a column with the time of that it is none: nobody can tell. Raises MissingRight, PostgresUnavailable.
+    """
+    if taken.since is None:
+        return 0, ""
+    by = shape.find("locked_by")
+    since = sql.Identifier(taken.since.name)
+    query = sql.SQL(_TAKEN).format(
+        by=sql.SQL("null") if by is None else sql.SQL("{}::text").format(sql.Identifier(by.name)),
+        table=sql.Identifier(table.schema, table.name),
+        taken=says(taken.field, taken.words),
+        fresh=sql.SQL("{} > {} - make_interval(secs => {})").format(
+            since, sql.SQL("clock_timestamp()"), sql.Literal(stale)
+        ),
+    )
+    ((count, workers),) = await execute(conn, query, within=COUNT_LIMIT)
+    return int(count), str(workers)
+
+
+def says(field: Field, words: Collection[str]) -> sql.Composable:
+    """The column holds one of these words, whatever its case; NULL is none of them."""
+    return sql.SQL("coalesce(lower({}::text) = any({}), false)").format(
+        sql.Identifier(field.name), sql.Literal(sorted(words))
+    )
+
+
+def selected(shape: Shape, settings: OutboxSettings) -> list[sql.Composable]:
+    """The columns that decide whether a row is ours, with the values that make it so."""
+    found = {}
+    name = settings.columns.get("bus")
+    bus = shape.find(name) if name is not None else shape.recognise("bus")
+    if bus is not None:
+        found[bus.name] = (bus, ["kafka"])
+    for column, accepted in settings.only.items():
+        field = shape.find(column)
+        if field is not None:
+            found[field.name] = (field, _spelled(field, accepted))
+    return [
+        sql.SQL("{}::text = any({})").format(sql.Identifier(field.name), sql.Literal(accepted))
+        for field, accepted in found.values()
+    ]
+
+
+def _spelled(field: Field, accepted: Collection[str]) -> list[str]:
+    """Values as a cast to text gives them: a boolean's are words, not the letters of its output."""
+    if field.type_oid != BOOL:
+        return list(accepted)
+    return [{"t": "true", "f": "false"}.get(value.lower(), value.lower()) for value in accepted]

@@ -1,0 +1,199 @@
+"""The rows of one table that are to be published from it: which, and in which order.
+
+Which: by the marks that the old relay leaves in the table, or by a person's condition. In which order: by the column
+that a sequence fills, for that is the order in which the application wrote; else by the time of creation and the id;
+else a person says it. Rows that are written at the same time have no order of their own in any of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import SetupError, UsageError
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import table_rows
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.unsent import COUNT_LIMIT, given_up, has_failed, unsent
+from cdc_outbox.table.values import INTEGERS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.table_rows import Chunk
+    from cdc_outbox.table.mapping import Plan
+    from cdc_outbox.table.values import Field
+
+_NUMBERED: Final[LiteralString] = """
+select a.attname::text
+  from pg_catalog.pg_class c
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  left join pg_catalog.pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+  left join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary
+ where n.nspname = %s and c.relname = %s and a.atttypid::int8 = any(%s)
+   and (a.attidentity <> '' or pg_catalog.pg_get_expr(d.adbin, d.adrelid) like 'nextval(%%'
+        or (i.indnatts = 1 and i.indkey[0] = a.attnum))
+ order by coalesce(a.attnum = any(i.indkey), false) desc, a.attidentity <> '' or d.oid is not null desc, a.attnum
+ limit 1
+"""
+
+_NAME: Final = re.compile(
+    r'\s*(?:"((?:[^"\x00]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*(?:,|\Z)', re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person says of the rows.
+
+    `where`: a condition in SQL, instead of the table's marks. `everything`: all rows. `failed`: what becomes of rows
+    that the old relay failed to send; None where nothing was said. `order_by`: columns, as SQL has them behind ORDER
+    BY.
+    """
+
+    where: str | None = None
+    everything: bool = False
+    failed: Literal["publish", "skip"] | None = None
+    order_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The rows of one table, to be read through a snapshot. `rule` and `ordered` say which and how, in words."""
+
+    plan: Plan
+    rule: str
+    ordered: str
+    where: sql.Composable | None
+    order: sql.Composable
+
+    @property
+    def table(self) -> TableName:
+        return self.plan.table
+
+    async def count(self, conn: Connection) -> int:
+        """How many there are."""
+        return await table_rows.count(conn, self.table, self.where, within=COUNT_LIMIT)
+
+    def rows(self, conn: Connection) -> AsyncIterator[Chunk]:
+        """Read them, in order."""
+        plan = self.plan
+        return table_rows.rows(
+            conn, self.table, plan.shape.names, wanted=plan.read, where=self.where, order=self.order
+        )
+
+
+async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
+    """The rows that wait in the plan's table.
+
+    Raises UsageError or SetupError for a condition or an order that can't be, and SetupError where the old relay has
+    given rows up and nobody has said what is to become of them; MissingRight; PostgresUnavailable.
+    """
+    order, ordered = await _order(conn, plan, choice)
+    rule, where = await _rule(conn, plan, choice)
+    failed = plan.bookkeeping.failed
+    if failed is not None and choice.failed == "skip":
+        left = sql.SQL("not {}").format(has_failed(failed))
+        where = left if where is None else sql.SQL("{} and {}").format(table_rows.bracketed(where), left)
+        rule = f"{rule}, without those that failed"
+    elif failed is not None and failed.given_up and choice == Choice(order_by=choice.order_by):
+        await _require_none_given_up(conn, plan, given_up(failed), where)
+    return Waiting(plan, rule, ordered, where, order)
+
+
+async def _rule(conn: Connection, plan: Plan, choice: Choice) -> tuple[str, sql.Composable | None]:
+    if choice.where is not None:
+        own = await table_rows.condition(conn, plan.table, choice.where, flag="--where")
+        return "rows that fulfil --where", own
+    sent = plan.bookkeeping.sent
+    if choice.everything:
+        return "all rows", None
+    if sent is None:
+        why = (
+            "its relay deletes what it has sent"
+            if plan.bookkeeping.deleted
+            else "no column says what was sent"
+        )
+        return f"all rows, for {why}", None
+    column = quote(sent.field.name)
+    if sent.by == "time":
+        return f"rows whose {column} is NULL", unsent(sent)
+    return f"rows whose {column} is none of {', '.join(sorted(sent.words))}", unsent(sent)
+
+
+async def _require_none_given_up(
+    conn: Connection, plan: Plan, condition: sql.Composable, where: sql.Composable | None
+) -> None:
+    if where is not None:
+        condition = sql.SQL("{} and {}").format(condition, table_rows.bracketed(where))
+    count = await table_rows.count(conn, plan.table, condition, within=COUNT_LIMIT)
+    if count:
+        raise SetupError(
+            f"the old relay has failed to send {count} {'row' if count == 1 else 'rows'} of {plan.table} and has given "
+            "up: nobody has said what is to become of them",
+            next="publish them too: cdc-outbox backfill --failed publish; or leave them out: "
+            "cdc-outbox backfill --failed skip",
+        )
+
+
+async def _order(conn: Connection, plan: Plan, choice: Choice) -> tuple[sql.Composable, str]:
+    table, identity = plan.table, plan.layout.id
+    if choice.order_by is not None:
+        named = [*_named(plan, choice.order_by)]
+        if all(field != identity for field, _ in named):
+            named.append((identity, ""))
+        return _ordering(named)
+    found = await execute(conn, _NUMBERED, (table.schema, table.name, sorted(INTEGERS)))
+    numbered = plan.shape.find(str(found[0][0])) if found else None
+    if numbered is not None:
+        return _ordering([(numbered, "")])
+    created = plan.optional.get("created_at")
+    if created is not None:
+        return _ordering([(created, ""), (identity, "")])
+    raise SetupError(
+        f"nothing says in which order the rows of {table} were written: it has neither a column that a sequence fills "
+        "nor a time of creation",
+        next=f"name the columns to order by: cdc-outbox backfill --order-by {quote(identity.name)}",
+    )
+
+
+def _named(plan: Plan, text: str) -> list[tuple[Field, str]]:
+    """The columns of `--order-by`, each with its direction."""
+    named = []
+    at = 0
+    while at < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            raise UsageError(
+                f"--order-by {text!r} is not a list of columns",
+                next="name columns, as in --order-by created_at,id",
+            )
+        quoted, plain, direction = found.groups()
+        name = quoted.replace('""', '"') if quoted is not None else plain
+        field = plan.shape.find(name)
+        if field is None:
+            raise SetupError(
+                f"table {plan.table} has no column {name!r}, which --order-by names",
+                next=f"name one of {', '.join(plan.shape.names)}",
+            )
+        named.append((field, (direction or "").lower()))
+        at = found.end()
+    if not named:
+        raise UsageError("--order-by is empty", next="name columns, as in --order-by created_at,id")
+    return named
+
+
+def _ordering(named: list[tuple[Field, str]]) -> tuple[sql.Composable, str]:
+    order = sql.SQL(", ").join(
+        sql.SQL("{} desc" if direction == "desc" else "{}").format(sql.Identifier(field.name))
+        for field, direction in named
+    )
+    words = ", ".join(
+        f"{quote(field.name)}{' desc' if direction == 'desc' else ''}" for field, direction in named
+    )
+    return order, words

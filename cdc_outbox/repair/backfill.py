@@ -1,0 +1,379 @@
+"""Rows that were in the table before the slot: published from the table, and only then the slot gets its name.
+
+No row is lost between the two. The pending slot is made first, the table is read afterwards, under one snapshot: what
+was committed before the slot's position is seen by the snapshot, what was committed after it comes from the slot, and
+what lies between comes twice. Nothing is overtaken either, for the stream begins when all of it was confirmed. And
+none of it depends on what an earlier run has done: after a kill the next one reads the table anew.
+
+The order is: no row in the old relay's hands, pending slot, snapshot, publish, confirmed by the broker, witness row,
+copy of the slot to its name, failover, end of the pending slot. The last four are `postgres/pending.py` and
+`slot.hand_over`, shared with `init`; whoever finds them half done goes on. All of it happens under the slot's advisory
+lock, and its loss is noticed before anything is decided: the lock's own session writes the witness row.
+
+Beside the passage somebody looks after the database, which comes first: the pending slot keeps WAL, so its room is told
+and its loss ends us; and a session that waits to have the table to itself makes the application's inserts wait behind
+it, so we step aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox import faults, log
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    MissingRight,
+    PublicationReplaced,
+    SetupError,
+    SlotBusy,
+    SlotLost,
+    SlotMissing,
+)
+from cdc_outbox.postgres import pending, publication, slot, table_rows, unsent
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.connection import Connection, connect_control
+from cdc_outbox.postgres.peek import holding
+from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.server import identity, require_able, require_same
+from cdc_outbox.postgres.slot import WAIT, Slot
+from cdc_outbox.postgres.waiting import Choice, Waiting, waiting
+from cdc_outbox.repair.passage import Passage
+from cdc_outbox.table.mapping import Mapping
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cdc_outbox.postgres.blocker import Blocker
+    from cdc_outbox.postgres.publication import Identity
+    from cdc_outbox.postgres.server import Server
+    from cdc_outbox.postgres.table_rows import Chunk
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.mapping import Plan
+
+_log = log.get(__name__)
+
+APPLICATION_NAME: Final = "cdc-outbox backfill"
+
+STALE: Final = 300.0
+"""Seconds after which a row in the old relay's hands is taken for one that it has dropped."""
+
+LOOK: Final = 2.0
+"""Seconds between looks at the slot and at who waits for the table."""
+
+
+class TableWanted(CdcOutboxError):
+    """Another session waits to have the table to itself, and the application's inserts wait behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`overlap`: go on though the slot exists. `stale`: see STALE. `failover` and `wait` are for making the slot."""
+
+    choice: Choice = field(default_factory=Choice)
+    overlap: bool = False
+    stale: float = STALE
+    failover: bool = True
+    wait: float = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done. `published` are confirmed events; `left_out` rows by reason.
+
+    `finished_before`: an earlier run had published all rows, and only the slot's name was left to give.
+    """
+
+    slot: Slot
+    rows: int = 0
+    published: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    finished_before: bool = False
+
+
+@dataclass(slots=True)
+class Listener:
+    """Who hears of the progress. `agree` is shown what will be read, and says whether to go on."""
+
+    agree: Callable[[Sequence[Waiting]], bool]
+    blocked: Callable[[Sequence[Blocker]], None] = lambda blockers: None
+    begun: Callable[[int], None] = lambda total: None
+    moved: Callable[[int], None] = lambda confirmed: None
+
+
+async def backfill(settings: Settings, options: Options, listener: Listener) -> Report | None:
+    """Publish the rows that wait in the tables, and give the pending slot its name. None where nobody agreed.
+
+    Raises SetupError and its kin for what a person must mend; SlotBusy for another process at the same work, and while
+    rows are in the old relay's hands; PoisonEvent; SlotLost; TableWanted; PostgresUnavailable, KafkaUnavailable.
+    Whatever is raised, the slot keeps its pending name and the next run starts anew.
+    """
+    faults.warn()
+    name = settings.postgres.slot
+    async with AsyncExitStack() as stack:
+        owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
+        stack.push_async_callback(owner.close)
+        relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
+        stack.push_async_callback(relay.close)
+        server = await identity(relay)
+        if server.in_recovery:
+            raise SetupError(
+                f"the server at {server.place} is a standby, and no slot can be made there",
+                next="name the primary with --dsn (and --admin-dsn)",
+            )
+        require_same(await identity(owner), server)
+        await require_able(relay)
+        await stack.enter_async_context(slot.lock(relay, name, within=options.wait))
+        return await _Backfill(settings, options, listener, owner, relay, server).run()
+
+
+class _Backfill:
+    """One run. `owner` reads the tables, `relay` has the lock and what is the slot's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: Options,
+        listener: Listener,
+        owner: Connection,
+        relay: Connection,
+        server: Server,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.listener = listener
+        self.owner = owner
+        self.relay = relay
+        self.server = server
+        self.name = settings.postgres.slot
+        self.began = time.monotonic()
+
+    async def run(self) -> Report | None:
+        there, waits = await slot.inspect_both(self.relay, self.name)
+        if there is not None and waits is not None:
+            return await self.name_it()
+        if there is not None and not self.options.overlap:
+            slot.usable(there)
+            raise SetupError(
+                f'the slot "{self.name}" exists: what was in the table before it was published or left out by then',
+                next=f"cdc-outbox start --slot {self.name}; or, to publish rows of the table again with the relay "
+                f"stopped: cdc-outbox backfill --overlap --slot {self.name}",
+            )
+        state = await self.publication()
+        if there is None and waits is not None:
+            slot.usable(waits)
+            row = await pending.witness_row(self.relay, self.owner, self.name)
+            done = pending.decided(row, waits, self.server)
+            whole = pending.is_whole(waits, row, state)
+            if done and whole:
+                return await self.name_it()
+            if not whole:
+                _log.warning("the pending slot is no good any more: it is made anew", slot=waits.name)
+        elif there is None:
+            pending.decided(await pending.witness_row(self.relay, self.owner, self.name), None, self.server)
+        chosen = [await waiting(self.owner, plan, self.options.choice) for plan in await self.plans()]
+        if not self.listener.agree(chosen):
+            return None
+        await self.require_none_in_hand(chosen)
+        if there is not None:
+            return await self.overlap(slot.require(there, self.name), chosen)
+        made = await self.pending_slot(waits, state)
+        faults.backfill_held("slot")
+        passage = await self.publish(made.name, chosen)
+        faults.backfill_held("published")
+        await self.decide(made, state)
+        report = await self.name_it()
+        return self.report(report.slot, passage)
+
+    async def publication(self) -> Identity | None:
+        """The publication as it is; it has to be there before the slot. Raises PublicationWrong."""
+        postgres = self.settings.postgres
+        state = await publication.look(self.relay, postgres.publication, self.settings.outbox.tables)
+        state.require()
+        return state.identity
+
+    async def plans(self) -> list[Plan]:
+        """How the rows of each table become messages. Raises SetupError, MappingError."""
+        settings = self.settings
+        mapping = Mapping(settings.outbox, self.name, source="backfill")
+        plans = []
+        for table in settings.outbox.tables:
+            plan = await preview(self.owner, mapping, settings.outbox, table, settings.postgres.publication)
+            if plan is None:
+                raise SetupError(
+                    f"table {table} does not exist", next="name your table with --table SCHEMA.NAME"
+                )
+            if mapping.is_news(plan):
+                _log.info("mapping", mapping={str(table): plan.describe()})
+            plans.append(plan)
+        return plans
+
+    async def require_none_in_hand(self, chosen: Sequence[Waiting]) -> None:
+        """Raise SlotBusy while the old relay has rows in hand: it would send and mark them beside us."""
+        for each in chosen:
+            taken = each.plan.bookkeeping.taken
+            if taken is None:
+                continue
+            count, workers = await unsent.in_hand(
+                self.owner, each.table, taken, each.plan.shape, stale=self.options.stale
+            )
+            if count:
+                by = f" by {workers}" if workers else ""
+                raise SlotBusy(
+                    f"the old relay is still at work: {count} {'row' if count == 1 else 'rows'} of {each.table} "
+                    f"{'was' if count == 1 else 'were'} taken{by} less than {self.options.stale:g} s ago",
+                    next="stop it and run this again; if it is stopped for sure, have them published all the same: "
+                    f"cdc-outbox backfill --stale-after 0s --slot {self.name}",
+                )
+
+    async def pending_slot(self, waits: Slot | None, state: Identity | None) -> Slot:
+        """The slot whose position the rows come before; made if there is none, or if it has lost its WAL."""
+        if waits is not None:
+            row = await pending.witness_row(self.relay, self.owner, self.name)
+            if pending.is_whole(waits, row, state):
+                return waits
+            await pending.discard(self.relay, self.owner, self.name, waits, row)
+        return await slot.create(
+            self.relay,
+            slot.pending_name(self.name),
+            failover=self.options.failover,
+            watcher=self.owner,
+            within=self.options.wait,
+            waiting=self.listener.blocked,
+        )
+
+    async def overlap(self, there: Slot, chosen: Sequence[Waiting]) -> Report:
+        """Publish beside a slot that is there; it is ours meanwhile, so that no relay streams past the rows."""
+        mapping = Mapping(self.settings.outbox, self.name)
+        async with holding(self.settings, mapping, application_name=APPLICATION_NAME) as held:
+            passage = await self.publish(self.name, chosen, held.lost)
+        return self.report(there, passage)
+
+    async def publish(
+        self, kept: str, chosen: Sequence[Waiting], *lost: asyncio.Future[CdcOutboxError]
+    ) -> Passage:
+        """Read all tables under one snapshot and publish the rows, until the bus has confirmed all of them.
+
+        `kept` is the slot that keeps WAL meanwhile; `lost` resolve to a reason to end.
+        """
+        settings = self.settings
+        passage = Passage(settings, [each.plan for each in chosen], moved=self.listener.moved)
+        async with table_rows.snapshot(
+            settings.postgres, application_name=APPLICATION_NAME, like=self.owner
+        ) as reader:
+            faults.backfill_held("snapshot")
+            counts = [await self.counted(each, reader) for each in chosen]
+            self.listener.begun(sum(counts))
+            for each, count in zip(chosen, counts, strict=True):
+                _log.info(
+                    "publishing", table=str(each.table), rows=count, which=each.rule, order=each.ordered
+                )
+            moving = asyncio.create_task(passage.run(_portions(reader, chosen)), name="passage")
+            looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")
+            ends: set[asyncio.Future[Any]] = {moving, looking, *lost}
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for reason in lost:
+                    if reason.done():
+                        raise reason.result()
+                if looking.done():
+                    looking.result()
+                await moving
+            finally:
+                await _cancelled(moving)
+                await _cancelled(looking)
+        return passage
+
+    async def counted(self, each: Waiting, reader: Connection) -> int:
+        try:
+            return await each.count(reader)
+        except MissingRight as error:
+            raise MissingRight(
+                f"the rows of {each.table} can't be read: {error}",
+                next="name a role that may read all rows of the table with --admin-dsn",
+            ) from error
+
+    async def look_after(self, kept: str, reader: int) -> None:
+        """Ends with an error only: the slot is lost, or someone waits for the table."""
+        room: int | None = None
+        wanted: str | None = None
+        while True:
+            found = await slot.inspect(self.relay, kept)
+            room = self.require_kept(found, kept, room)
+            waits = await table_rows.waits_for(self.owner, reader)
+            if waits is not None and waits == wanted:
+                raise TableWanted(
+                    f"{waits} waits to have the table to itself, and inserts wait behind it",
+                    next="let it be done, then run this again: it starts anew, and rows that were sent come twice",
+                )
+            wanted = waits
+            await asyncio.sleep(LOOK)
+
+    def require_kept(self, found: Slot | None, name: str, told: int | None) -> int | None:
+        """Tell of the WAL that the slot may still keep, each time that it has halved; what was told last."""
+        if found is None:
+            raise SlotMissing(
+                f'the slot "{name}" was dropped by another session',
+                next="find out who drops slots here, then run this again: it starts anew",
+            )
+        if found.lost:
+            raise SlotLost(
+                f'the slot "{name}" is lost: the server keeps no more WAL for it',
+                next="raise max_slot_wal_keep_size, then run this again: it makes the slot and reads the table anew",
+            )
+        room = found.safe_wal_size
+        if room is None or (told is not None and room > told / 2):
+            return told
+        if told is None:
+            _log.info("the slot keeps WAL meanwhile", slot=name, safe_wal_bytes=room)
+        else:
+            _log.warning(
+                "the slot comes near its limit", slot=name, safe_wal_bytes=room, wal_status=found.wal_status
+            )
+        return max(room, 0)
+
+    async def decide(self, made: Slot, before: Identity | None) -> None:
+        """The rows are published. From the snapshot on everything has to be behind the slot."""
+        now = await self.publication()
+        if before is None or now is None or compare(before, now) is Change.MADE_AGAIN:
+            raise PublicationReplaced(
+                f"the publication {self.settings.postgres.publication} was made again meanwhile: rows of that time "
+                "may not be behind the slot",
+                next="run this again: it reads the table anew",
+            )
+        await pending.decide(self.relay, self.owner, self.name, self.server, made, before)
+        faults.backfill_held("decided")
+
+    async def name_it(self) -> Report:
+        """Give the slot its name; the work before that is done."""
+        named, _ = await slot.hand_over(self.relay, self.settings.postgres)
+        return Report(slot.require(named, self.name), finished_before=True)
+
+    def report(self, named: Slot, passage: Passage) -> Report:
+        left_out = dict(passage.left_out)
+        return Report(
+            named,
+            rows=passage.taken,
+            published=passage.taken - sum(left_out.values()),
+            left_out=left_out,
+            seconds=time.monotonic() - self.began,
+        )
+
+
+async def _portions(reader: Connection, chosen: Sequence[Waiting]) -> AsyncIterator[tuple[Plan, Chunk]]:
+    for each in chosen:
+        async for chunk in each.rows(reader):
+            yield each.plan, chunk
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and see it end; what it raised is somebody else's business, or was seen before."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
