@@ -140,8 +140,7 @@ class OutboxTable:
         if (topic := event.get("topic")) is not None:
             found["topic"] = self._text("topic", topic)
         payload = self._payload(event)
-        binary = payload is None or self.types["payload"] == "bytea"
-        found["payload"] = payload if binary or payload is None else payload.decode()
+        found["payload"] = payload if payload is None or self.types["payload"] == "bytea" else payload.decode()
         if headers := self._headers(event):
             found["headers"] = headers.decode()
         self._require_size(found, payload or b"", headers)

@@ -1,0 +1,182 @@
+"""`enqueue` in real transactions of each library: there with a commit, and with nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from psycopg.rows import dict_row
+from psycopg.sql import SQL
+
+from cdc_outbox.enqueue.event import Event
+from cdc_outbox.errors import OutsideTransaction
+from tests.integration.applications import APPLICATIONS, Application, Work
+from tests.integration.conftest import Database
+from tests.integration.passage import Passage
+from tests.servers.kafka import Kafka
+
+each_application = pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS.keys())
+
+
+@pytest.fixture
+def shop(outbox: Database) -> Database:
+    """The default table, and the application's own."""
+    with psycopg.connect(outbox.dsn, autocommit=True) as connection:
+        connection.execute("create table orders (id int generated always as identity primary key, note text)")
+    return outbox
+
+
+def event(key: object = 42, **parts: Any) -> Event:
+    whole = {
+        "aggregate_type": "order",
+        "aggregate_id": key,
+        "event_type": "Placed",
+        "payload": {"total": 12.5},
+    }
+    made: Event = {**whole, **parts}  # type: ignore[typeddict-item]
+    return made
+
+
+def ask(database: Database, query: str) -> list[dict[str, Any]]:
+    with psycopg.connect(database.dsn, row_factory=dict_row) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def orders(database: Database) -> int:
+    return len(ask(database, "select from orders"))
+
+
+@each_application
+def test_commit_savepoint_and_rollback(application: Application, shop: Database) -> None:
+    whole = event(
+        event_version=2, headers={"tenant": "Zürich", "n": 1.5}, payload='{"b": [1,  2.50], "a": "x"}'
+    )
+    ids = application.do(
+        shop.dsn,
+        Work(
+            undone=[event("undone")],
+            events=[whole, event(payload=None)],
+            many=[event(7), event(8, event_version=1)],
+        ),
+    )
+    application.do(shop.dsn, Work(events=[event("rolled back")], many=[event("likewise")], rollback=True))
+    rows = ask(
+        shop, "select *, id::text as id, payload::text as payload from outbox order by created_at, ctid"
+    )
+    assert [row["id"] for row in rows] == ids
+    assert [row["aggregate_id"] for row in rows] == ["42", "42", "7", "8"]
+    assert orders(shop) == 1
+    first, tombstone, *_ = rows
+    assert (first["payload"], first["headers"]) == (
+        '{"a": "x", "b": [1, 2.50]}',
+        {"tenant": "Zürich", "n": 1.5},
+    )
+    assert (first["aggregate_type"], first["event_type"], first["event_version"]) == ("order", "Placed", 2)
+    assert (tombstone["payload"], tombstone["headers"], tombstone["event_version"]) == (None, None, None)
+
+
+@each_application
+def test_outside_of_a_transaction(application: Application, shop: Database) -> None:
+    for work in (Work(events=[event()]), Work(many=[event()]), Work(marks=["1"])):
+        with pytest.raises(OutsideTransaction) as caught:
+            application.do(shop.dsn, work, autocommit=True)
+        assert caught.value.__notes__ == [f"next: {caught.value.next}"]
+    assert ask(shop, "select from outbox") == []
+    allowed = event(allow_autocommit=True)
+    assert len(application.do(shop.dsn, Work(events=[allowed]), autocommit=True)) == 1
+
+
+@each_application
+def test_what_is_refused_leaves_the_transaction_whole(application: Application, shop: Database) -> None:
+    """The application may go on: nothing was sent that the server could have failed at, nor a part of many."""
+    refused = [
+        event(payload=["x" * 2_000_000]),
+        event(payload={"a": "b\x00"}),
+        event(payload="not JSON"),
+        event("a\x00b"),
+        event(None),
+    ]
+    ids = application.do(shop.dsn, Work(refused=refused, events=[event()]))
+    assert [row["id"] for row in ask(shop, "select id::text from outbox")] == ids
+    assert orders(shop) == 1
+
+
+@each_application
+def test_a_table_of_its_own(application: Application, shop: Database) -> None:
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        connection.execute(
+            "create schema \"50%: x\"; create type kind as enum ('made', 'sold');"
+            'create table "50%: x"."Events" (id bigserial primary key, "order" bigint, kind kind, "50%: body" bytea,'
+            " bus text not null, tenant int, status text default 'pending')"
+        )
+    options: dict[str, Any] = {
+        "table": '"50%: x"."Events"',
+        "columns": {"id": "id", "aggregate_id": "order", "type": "kind", "payload": "50%: body"},
+        "types": {"id": "bigint", "aggregate_id": "bigint", "type": "kind", "payload": "bytea"},
+        "extra": {"bus": "kafka"},
+    }
+    one: Event = {"aggregate_id": 7, "event_type": "made", "payload": b"\x00\xff"}
+    other: Event = {"aggregate_id": 7, "event_type": "sold", "payload": {"a": 1}, "extra": {"tenant": 3}}
+    ids = application.do(shop.dsn, Work(events=[one], many=[one, other, {**one, "id": 17}]), **options)
+    assert ids == ["1", "2", "3", "17"]
+    rows = ask(shop, 'select * from "50%: x"."Events" order by id')
+    assert [(row["order"], row["kind"], row["bus"], row["tenant"]) for row in rows] == [
+        (7, "made", "kafka", None),
+        (7, "made", "kafka", None),
+        (7, "sold", "kafka", 3),
+        (7, "made", "kafka", None),
+    ]
+    assert [bytes(row["50%: body"]) for row in rows] == [b"\x00\xff", b"\x00\xff", b'{"a":1}', b"\x00\xff"]
+
+
+def test_a_pipeline_of_psycopg(shop: Database) -> None:
+    from cdc_outbox.enqueue.psycopg import enqueue, enqueue_many
+
+    with psycopg.connect(shop.dsn, autocommit=True) as connection, connection.pipeline():
+        with pytest.raises(OutsideTransaction):
+            enqueue(connection, **event())
+        with connection.transaction():
+            enqueue(connection, **event(1))
+            enqueue_many(connection, [event(2), event(3)])
+    assert [row["aggregate_id"] for row in ask(shop, "select * from outbox order by ctid")] == ["1", "2", "3"]
+
+
+def test_the_insert_is_the_only_right_that_is_needed(shop: Database) -> None:
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        role = f"writer_{shop.name}"
+        connection.execute(SQL("create role {}").format(SQL(role)))
+        try:
+            connection.execute(SQL("grant insert on outbox to {}").format(SQL(role)))
+            from cdc_outbox.enqueue.psycopg import enqueue
+
+            with connection.transaction():
+                connection.execute(SQL("set local role {}").format(SQL(role)))
+                enqueue(connection, **event())
+        finally:
+            connection.execute(SQL("drop owned by {}").format(SQL(role)))
+            connection.execute(SQL("drop role {}").format(SQL(role)))
+    assert len(ask(shop, "select from outbox")) == 1
+
+
+def test_the_events_of_each_library_reach_kafka_in_order(
+    shop: Database, kafka: Kafka, slot: str, topics: str, aggregate_type: str, outbox_topic: str
+) -> None:
+    passage = Passage(shop, kafka, slot, topics).init()
+    kafka.create_topic(outbox_topic)
+    ids = []
+    with TracerProvider().get_tracer("test").start_as_current_span("order") as span:
+        for place, application in enumerate(APPLICATIONS.values()):
+            each = event(aggregate_type=aggregate_type, payload={"place": place}, headers={"tenant": "x"})
+            ids += application.do(shop.dsn, Work(undone=[each], events=[each]))
+    passage.run()
+    records = passage.read(outbox_topic)
+    assert [record.id for record in records] == ids
+    assert [record.json() for record in records] == [{"place": place} for place in range(len(ids))]
+    context = span.get_span_context()
+    trace = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    for record in records:
+        assert record.key == b"42"
+        assert [name for name, _ in record.headers] == ["id", "type", "tenant", "traceparent"]
+        assert (record.header("type"), record.header("traceparent")) == ("Placed", trace)

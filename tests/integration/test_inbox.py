@@ -1,0 +1,114 @@
+"""The inbox in transactions of each library: what comes twice is applied once, and nothing is passed over."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from cdc_outbox import ddl
+from cdc_outbox.inbox.psycopg import first_time
+from tests.integration.applications import CONSUMER, Application, Work
+from tests.integration.conftest import Database
+from tests.integration.test_enqueue import ask, each_application, orders
+from tests.servers.relay import run_command
+from tests.servers.wait import eventually
+
+
+@pytest.fixture
+def billing(database: Database) -> Database:
+    """A consumer's database: its inbox, and what events have an effect on."""
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(ddl.read("inbox").encode())
+        connection.execute("create table orders (id int generated always as identity primary key, note text)")
+    return database
+
+
+def marks(database: Database) -> list[tuple[str, str]]:
+    rows = ask(database, "select consumer, event_id from cdc_outbox_inbox order by processed_at")
+    return [(row["consumer"], row["event_id"]) for row in rows]
+
+
+@each_application
+def test_applied_once_and_again_after_a_rollback(application: Application, billing: Database) -> None:
+    application.do(billing.dsn, Work(marks=["a", "b"], rollback=True))
+    assert (orders(billing), marks(billing)) == (0, [])
+    application.do(billing.dsn, Work(marks=["a", "b", "a"]))
+    application.do(billing.dsn, Work(marks=["b", "c"]))
+    assert (orders(billing), marks(billing)) == (3, [(CONSUMER, "a"), (CONSUMER, "b"), (CONSUMER, "c")])
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["the first commits", "the first rolls back"])
+def test_two_instances_that_get_the_same_event_at_once(commits: bool, billing: Database) -> None:
+    """The second one waits for the first one's end, and applies the event if that did not."""
+    answers: list[bool] = []
+
+    def second() -> None:
+        with psycopg.connect(billing.dsn, application_name="second") as connection:
+            answers.append(first_time(connection, consumer=CONSUMER, event_id="a"))
+
+    waiting = "select from pg_stat_activity where application_name = 'second' and wait_event_type = 'Lock'"
+    thread = threading.Thread(target=second)
+    with psycopg.connect(billing.dsn) as connection:
+        assert first_time(connection, consumer=CONSUMER, event_id="a")
+        assert first_time(connection, consumer="shipping", event_id="a"), "another consumer's mark is its own"
+        thread.start()
+        eventually(lambda: ask(billing, waiting), 30, "the second one waits")
+        assert answers == []
+        if not commits:
+            connection.rollback()
+    thread.join(30)
+    assert answers == [not commits]
+    assert (CONSUMER, "a") in marks(billing)
+
+
+def test_the_insert_is_the_only_right_that_is_needed(billing: Database) -> None:
+    role = f"consumer_{billing.name}"
+    with psycopg.connect(billing.dsn, autocommit=True) as connection:
+        connection.execute(f"create role {role}".encode())
+        try:
+            connection.execute(f"grant insert on cdc_outbox_inbox to {role}".encode())
+            for expected in (True, False):
+                with connection.transaction():
+                    connection.execute(f"set local role {role}".encode())
+                    assert first_time(connection, consumer=CONSUMER, event_id="a") is expected
+        finally:
+            connection.execute(f"drop owned by {role}".encode())
+            connection.execute(f"drop role {role}".encode())
+
+
+@pytest.mark.usefixtures("postgres_version")
+def test_the_table_is_made_by_its_command(database: Database) -> None:
+    environment = {"CDC_OUTBOX_DSN": database.dsn}
+    for expected in ("created", "existed"):
+        done = run_command("inbox", "create", env=environment)
+        assert (done.returncode, done.stdout.split()) == (0, ["inbox", expected, "public.cdc_outbox_inbox"])
+    shown = run_command("inbox", "create", "--print-sql").stdout
+    assert shown == ddl.read("inbox")
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(shown.encode())
+        with connection.transaction():
+            assert first_time(connection, consumer=CONSUMER, event_id="a")
+        connection.execute("set enable_seqscan = off")
+        plan = connection.execute(
+            "explain delete from cdc_outbox_inbox where processed_at < now() - interval '30 days'"
+        ).fetchall()
+    assert any("cdc_outbox_inbox_processed_at" in line for (line,) in plan)
+
+
+def test_a_role_that_may_not_make_the_table(database: Database) -> None:
+    role = f"reader_{database.name}"
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(f"create role {role} login password 'x'".encode())
+        try:
+            dsn = database.server.dsn(database.name, user=role, password="x")
+            done = run_command("inbox", "create", env={"CDC_OUTBOX_DSN": dsn})
+        finally:
+            connection.execute(f"drop role {role}".encode())
+    error, remedy = done.stderr.splitlines()
+    assert done.returncode == 78
+    assert error == (
+        f"error: the role {role} may not make public.cdc_outbox_inbox, which needs create on schema public"
+    )
+    assert "cdc-outbox inbox create --print-sql | psql" in remedy
