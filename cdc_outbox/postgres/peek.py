@@ -43,7 +43,7 @@ from cdc_outbox.postgres.protocol import decode_keepalive, decode_xlog
 from cdc_outbox.postgres.stream import ReplicationStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from cdc_outbox.event import Values
     from cdc_outbox.settings import Settings
@@ -98,7 +98,7 @@ class Holding:
         self._reading = reading
         self.lost = control.lost
 
-    async def rows(self) -> AsyncIterator[Row]:
+    async def rows(self) -> AsyncGenerator[Row]:
         """The rows that the slot would give to a relay now, in their order, up to what is committed by now.
 
         To be called once. Afterwards nothing is read any more, and the server stops when the socket is full.
