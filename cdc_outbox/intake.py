@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.event import Encoded, Values
+    from cdc_outbox.mark import Marks
     from cdc_outbox.postgres.inserts import ReadValues
     from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.publisher import Publisher
@@ -73,9 +74,11 @@ class Intake:
         publisher: Publisher,
         ours: dict[int, TableName] | None = None,
         tally: Tally | None = None,
+        marks: Marks | None = None,
     ) -> None:
         """`ours`: our tables by OID, whatever their names were when a row was written; None if nobody can be asked."""
         self._tally = tally or Tally()
+        self._marks = marks
         self._transactions: defaultdict[int, int] = defaultdict(int)
         self._stream = stream
         self._ledger = ledger
@@ -203,6 +206,8 @@ class Intake:
             self._lsn, self._commit_us, self._place = lsn, commit_us, place
             if received != self.received:
                 self.latest = lsn
+                if self._marks is not None:
+                    self._marks.cut(lsn)
             self.received = received
             self._last = encoded
             if len(data) > XLOG_HEADER and data[0] == XLOG:
@@ -287,10 +292,11 @@ class Intake:
         table = TableName(relation.namespace, relation.name)
         known = self.plans.get(table)
         plan = self._mapping.plan(relation, known)
-        self._plans[key] = inserts.reader(len(relation.columns), plan.read), plan.encode
+        encode, read = (plan.encode, plan.read) if self._marks is None else self._marks.noting(plan)
+        self._plans[key] = inserts.reader(len(relation.columns), read), encode
         lost = plan.lost(known) if known is not None else ()
         if lost:
             _log.warning("columns are gone", table=str(table), roles=list(lost))
         if self._mapping.is_news(plan):
-            _log.info("mapping", table=str(table), columns=plan.describe())
+            _log.info("mapping", mapping={str(table): plan.describe()})
         self.plans[table] = plan

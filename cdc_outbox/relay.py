@@ -35,8 +35,11 @@ from cdc_outbox.errors import (
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
+from cdc_outbox.mark import Marks
+from cdc_outbox.marker import Marker
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.marking import marking
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import Live, State, Status
@@ -45,10 +48,16 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from cdc_outbox.event import TableName
     from cdc_outbox.lsn import LSN
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.marking import Marking
     from cdc_outbox.settings import Settings
 
 _log = log.get(__name__)
+
+MARKS_LAST: Final = 5.0
+"""Seconds that marks get at a stop, when all else is done and the slot is free."""
 
 SAY_AGAIN: Final = 60.0
 """Seconds until the same error is worth another line."""
@@ -73,6 +82,7 @@ class Relay:
         self._accept_gap = accept_gap
         self._until_caught_up = until_caught_up
         self._mapping = Mapping(settings.outbox, settings.postgres.slot)
+        self._marks = Marks() if settings.outbox.mark == "update" else None
         self._deliveries = Deliveries()
         self._memory = Memory()
         self._admitted = False
@@ -88,7 +98,7 @@ class Relay:
         self._suspect: tuple[int, int] | None = None
         self._said: dict[str, float] = {}
         self._said_start = -SAY_AGAIN
-        self.status = Status(settings.postgres.slot, mapping=self._mapping.told)
+        self.status = Status(settings.postgres.slot, mapping=self._mapping.told, marks=self._marks)
 
     def stop(self) -> None:
         """End after the transaction under way, once everything is confirmed."""
@@ -144,6 +154,9 @@ class Relay:
             self._admitted = True
             self._accept_gap = False
             await self._require_mapping(admission)
+            marker = await self._marker(admission)
+            if marker is not None:
+                ending.push_async_callback(self._end_of_marks, marker)
             ledger = Ledger()
             publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries, self.status.tally)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
@@ -157,7 +170,7 @@ class Relay:
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             ours, tally = await admission.ours(), self.status.tally
-            intake = Intake(stream, ledger, self._mapping, publisher, ours, tally)
+            intake = Intake(stream, ledger, self._mapping, publisher, ours, tally, self._marks)
             settlement = Settlement(
                 admission,
                 stream,
@@ -166,12 +179,15 @@ class Relay:
                 interval=settings.postgres.guard_interval,
                 target=await self._catch_up_to(admission),
                 tally=tally,
+                marks=self._marks,
             )
             ending.push_async_callback(settlement.close)
             self.status.stream(Live(stream, ledger, publisher, intake))
             self._say_start(admission)
             flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
             self._flowed = True
+            if marker is not None:
+                marker.start()
             try:
                 await flow.run(self._stop, self._caught_up)
             finally:
@@ -207,8 +223,36 @@ class Relay:
                 continue  # the cluster forbids something now: it is asked again when there is a row
         self._fixed_topics = set()
 
+    async def _marker(self, admission: Admission) -> Marker | None:
+        """Who marks rows as sent in this session, if anybody does. What forbids it is refused at the start only."""
+        if self._marks is None:
+            return None
+        try:
+            markings = [
+                await admission.control.run(partial(self._marking, table=table))
+                for table in self._settings.outbox.tables
+            ]
+        except SetupError as error:
+            if self._stream_of is None:
+                raise
+            self._marks.fail(error)
+            markings = self._marks.markings
+        self._marks.begin(markings)
+        return Marker(self._settings.postgres, self._marks, lambda: admission.control.connection)
+
+    async def _marking(self, conn: Connection, *, table: TableName) -> Marking:
+        settings = self._settings
+        return await marking(conn, self._mapping, settings.outbox, table, settings.postgres.publication)
+
+    async def _end_of_marks(self, marker: Marker) -> None:
+        """At a stop the rows that are confirmed are marked; else the next session does it."""
+        stops = self._stop.is_set() or self._caught_up.is_set()
+        await marker.close(within=MARKS_LAST if stops else 0.0)
+
     def _standing_by(self, pid: int) -> None:
         self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
+        if self._marks is not None:
+            self._marks.search()  # the other relay may leave rows unmarked
 
     def _meet(self, admission: Admission) -> None:
         """Forget what was delivered where the stream may send other rows at the same places.
@@ -221,6 +265,8 @@ class Relay:
         stream_of = (server.system_identifier, server.timeline)
         if self._stream_of not in (None, stream_of) or admission.was_set_back(self._deliveries.until):
             self._deliveries.forget()
+            if self._marks is not None:
+                self._marks.forget()
         elif self._started not in (None, server.started):
             self._deliveries.forget_beyond(self._memory.proven)
         self._stream_of, self._started = stream_of, server.started

@@ -6,7 +6,7 @@ written before the status update, so that the slot is never beyond it by our doi
 witness, not even in a shutdown.
 
 One round a guard interval, from beginning to beginning: under load it confirms what a second has brought; when idle it
-lets the slot follow the WAL of others, but writes nothing for less than 64 KiB of it.
+lets the slot follow the WAL of others, but writes nothing for less than 64 KiB of it, once the last rows are proven.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdc_outbox.errors import (
     PostgresUnavailable,
 )
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres.guard import ProvenSnapshot, guard
+from cdc_outbox.postgres.guard import ProvenSnapshot, guard, unended
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.tally import Tally
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.event import TableName
     from cdc_outbox.intake import Intake
+    from cdc_outbox.mark import Marks
     from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.guard import GuardReport
     from cdc_outbox.postgres.stream import ReplicationStream
@@ -74,8 +75,10 @@ class Settlement:
         interval: float,
         target: LSN | None = None,
         tally: Tally | None = None,
+        marks: Marks | None = None,
     ) -> None:
         self._tally = tally or Tally()
+        self._marks = marks
         self._admission = admission
         self._stream = stream
         self._ledger = ledger
@@ -85,6 +88,8 @@ class Settlement:
         self._guarded = admission.guarded(stream)
         known = admission.witness if isinstance(admission.witness, Witness) else None
         self._proven = ProvenSnapshot(known.snapshot if known else None)
+        self._written = self._proven.horizon
+        self._owed: int | None = None
         self._settled = admission.position or LSN(0)
         self._round = asyncio.Lock()
         self._current: asyncio.Task[None] | None = None
@@ -99,7 +104,8 @@ class Settlement:
             # A round isn't cut in the middle: `finish` awaits its end, and `close` cuts what is left of it.
             self._current = asyncio.create_task(self._settle_with_control(), name="settlement round")
             await asyncio.shield(self._current)
-            if self._target is not None and self._settled >= self._target:
+            marked = self._marks is None or self._marks.done
+            if self._target is not None and self._settled >= self._target and marked:
                 caught_up.set()
 
     async def _pause(self, due: float) -> None:
@@ -166,19 +172,29 @@ class Settlement:
         await self._heed(report)
         if faults.confirmation_held():
             return
+        snapshot, rows = self._proven.advance(position), self._intake.latest >= self._settled
+        # The last rows, of this session or the one before, are proven a moment later, and nothing more may ever come.
+        self._owed = unended(report.snapshot) if self._owed is None else self._owed
+        proves = self._written < min(self._owed, self._proven.horizon)
         if position > self._settled and (
             everything
             or self._target is not None
-            or self._intake.latest >= self._settled
+            or rows
+            or proves
             or position.bytes_since(self._settled) >= IDLE_STEP
         ):
-            await self._admission.advance(position, self._proven.advance(position))
-            self._settled = position
+            await self._admission.advance(position, snapshot)
+            self._settled, self._written = position, self._proven.horizon
+            if rows:
+                self._owed = unended(report.snapshot)
             if self._stream.confirm(position):
                 self._stream.send_status()
             if first is not None:
                 self._tell_first(*first, position)
         self._proven.offer(report.snapshot, report.publication.insert_lsn)
+        if self._marks is not None:
+            self._marks.confirmed(self._settled)
+            self._marks.proven(position, report.snapshot, report.publication.insert_lsn)
 
     async def _look(self) -> GuardReport:
         checks = self._tally.guard_checks

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.intake import Intake
     from cdc_outbox.lsn import LSN
+    from cdc_outbox.mark import Marks
     from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.publisher import Publisher
@@ -80,6 +81,8 @@ class Status:
     tally: Tally = field(default_factory=Tally)
     mapping: Callable[[], dict[str, str]] = dict
     """Each table's plan in words, as far as it is known by now."""
+    marks: Marks | None = None
+    """Rows that are marked as sent, where that was asked for."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is a control connection."""
     _admission: Admission | None = None

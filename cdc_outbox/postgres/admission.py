@@ -250,6 +250,9 @@ class Admission:
         )
         if row != known:
             await self.control.run(lambda conn: witness.write(conn, row))
+        if accepted:
+            name = self._settings.slot
+            await self.control.run(lambda conn: execute(conn, _STREAMS_ANEW, (name,)))
         self.witness = row
 
     def was_set_back(self, delivered: int) -> bool:
@@ -360,6 +363,9 @@ select slot_name::text from pg_replication_slots
 """
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
+"""
+_STREAMS_ANEW: Final[LiteralString] = """
+update public.cdc_outbox_witness set streaming_since = default where slot = %s
 """
 _END_OF_WAL: Final = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
 

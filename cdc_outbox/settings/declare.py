@@ -209,8 +209,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "outbox.mark",
-        Choice("none", later=("update",)),
-        "none, as all that there is yet: the table's own sent columns stay as they are.",
+        Choice("none", "update"),
+        "Whether to write the table's own \"sent\" columns back, once a row is delivered.",
         default="none",
         flag="--mark",
     ),

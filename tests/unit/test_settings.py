@@ -242,7 +242,6 @@ class TestMalformed:
         [
             ("on_poison", "dead-letter", "stop or block"),
             ("on_poison", "park", "stop or block"),
-            ("mark", "update", "none"),
             ("profile", "debezium", "auto, none, masstransit"),
         ],
     )

@@ -1,0 +1,323 @@
+"""Marks: the table itself says what was sent, in the columns in which a polling relay would say it (`outbox.mark`).
+
+Dashboards, partial indexes and clean-up jobs that read these columns stay right, and so would the polling relay itself.
+A row is marked only after its position was confirmed: Kafka has it, and the witness says so. Here is what waits for
+that, and what is to be done then; `marker.py` does it.
+
+What waits is bounded in bytes. While a lock on the table lasts, keys are dropped and counted, and the rows are found
+later by a search of the table; so are those that a killed relay left unmarked. A search runs once after each start, and
+after keys were dropped.
+
+On the hot path it costs one more call and one reference a row; keys are packed into what a statement takes once a
+drain. Nothing of it is there while `outbox.mark` is `none`.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import Event
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.postgres.guard import ProvenSnapshot
+from cdc_outbox.postgres.marking import BATCH
+from cdc_outbox.tally import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cdc_outbox.event import Encoded, TableName, Values
+    from cdc_outbox.lsn import LSN
+    from cdc_outbox.postgres.marking import Marking
+    from cdc_outbox.table.mapping import Plan
+
+    Encode = Callable[[Values, int, int, int], Encoded | str]
+
+_log = log.get(__name__)
+
+BUDGET: Final = 8 * 1024 * 1024
+"""Bytes of keys that wait, about: of 200 000 rows with a uuid."""
+
+LOCKED_PAUSE: Final = 5.0
+"""Seconds until rows that somebody had locked are tried again."""
+
+LOCKED_TRIES: Final = 12
+"""How often they are tried before they are left to a search."""
+
+_CHUNK: Final = 240
+"""Bytes of memory that a chunk takes beside its keys, about."""
+
+_PLAIN: Final = frozenset({"uuid", "smallint", "integer", "bigint"})
+"""Types whose text needs no quotes in an array literal."""
+
+
+class Chunk:
+    """Keys of rows of one table. They are delivered when a position beyond `lsn` is confirmed.
+
+    `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked.
+    """
+
+    __slots__ = ("count", "keys", "lsn", "marking", "size", "tries")
+
+    def __init__(
+        self, marking: Marking, lsn: int, count: int, keys: tuple[bytes, ...], tries: int = 0
+    ) -> None:
+        self.marking = marking
+        self.lsn = lsn
+        self.count = count
+        self.keys = keys
+        self.tries = tries
+        self.size = _CHUNK + sum(map(len, keys))
+
+    def literals(self) -> list[str]:
+        """An array literal for each column of the key."""
+        return [f"{{{column.decode()}}}" for column in self.keys]
+
+
+class _Noted:
+    """The keys of one table's rows since the last cut."""
+
+    __slots__ = ("marking", "plain", "rows")
+
+    def __init__(self, marking: Marking) -> None:
+        self.marking = marking
+        self.plain = [column.type in _PLAIN for column in marking.how.key]
+        self.rows: list[Any] = []
+
+    def chunks(self, lsn: int) -> Iterator[Chunk]:
+        """All of them, packed; there are none afterwards."""
+        rows = self.rows[:]
+        self.rows.clear()
+        for first in range(0, len(rows), BATCH):
+            some = rows[first : first + BATCH]
+            columns = [some] if len(self.plain) == 1 else list(zip(*some, strict=True))
+            keys = tuple(_packed(*each) for each in zip(columns, self.plain, strict=True))
+            yield Chunk(self.marking, lsn, len(some), keys)
+
+
+def _packed(values: Sequence[bytes], plain: bool) -> bytes:
+    if plain:
+        return b",".join(values)
+    return b",".join([b'"%b"' % each.replace(b"\\", b"\\\\").replace(b'"', b'\\"') for each in values])
+
+
+class Marks:
+    """What is to be marked and what was, for the life of the process; sessions come and go.
+
+    `marked`, `dropped`: rows since the process began. `failures`: attempts that failed, by the error's class.
+    `failing`: why they fail just now. `waiting`: rows whose keys are held. `awake` is set when there may be something
+    to do.
+    """
+
+    def __init__(self) -> None:
+        self.marked = 0
+        self.dropped = 0
+        self.failures: Counter[str] = Counter()
+        self.failing: str | None = None
+        self.waiting = 0
+        self.awake = Event()
+        self.search_wanted = True
+        self.target: int | None = None
+        """A search has seen all that it was wanted for when transactions below this one are known to be delivered."""
+        self.horizon: int | None = None
+        """Transactions below this one are delivered, as far as they are this slot's."""
+        self._noted: dict[TableName, _Noted] = {}
+        self._on_the_way: deque[Chunk] = deque()
+        self._ready: deque[Chunk] = deque()
+        self._locked: deque[tuple[float, Chunk]] = deque()
+        self._in_hand = 0
+        self._bytes = 0
+        self._proven = ProvenSnapshot()
+        self._dropping = False
+        self.searches = 0
+        """Searches of this session that came to their end."""
+
+    def begin(self, markings: Sequence[Marking]) -> None:
+        """A session begins: what isn't confirmed comes again."""
+        self._release(*self._on_the_way)
+        self._on_the_way.clear()
+        self._noted = {each.how.table: _Noted(each) for each in markings}
+        self._proven, self.horizon, self.target = ProvenSnapshot(), None, None
+        self.searches = 0
+
+    def forget(self) -> None:
+        """The server may have other rows under the same keys now."""
+        self._release(*self._ready, *(chunk for _, chunk in self._locked))
+        self._ready.clear()
+        self._locked.clear()
+        self.search()
+
+    def search(self) -> None:
+        """Have the table searched for rows that are delivered and not marked."""
+        self.search_wanted, self.target = True, None
+
+    @property
+    def markings(self) -> list[Marking]:
+        """How each table is marked."""
+        return [noted.marking for noted in self._noted.values()]
+
+    @property
+    def unmarked(self) -> int:
+        """Rows that could be marked now."""
+        return sum(chunk.count for chunk in self._ready) + self._in_hand
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to do, or nothing that could be done.
+
+        A search that others' open transactions keep from being the last one isn't waited for.
+        """
+        return self.failing is not None or not (self.unmarked or (self.search_wanted and not self.searches))
+
+    @property
+    def next_try(self) -> float | None:
+        """When rows that were locked are tried again, on the monotonic clock; None without any."""
+        return self._locked[0][0] if self._locked else None
+
+    def fail(self, error: Exception) -> None:
+        """Something failed, and is tried again. Told once, until it is `well`."""
+        self.failures[reason(error)] += 1
+        if self.failing is None:
+            step = error.next if isinstance(error, CdcOutboxError) else "please report it"
+            _log.warning("rows can't be marked as sent", error=str(error), next=step)
+        self.failing = str(error)
+
+    def well(self) -> None:
+        """It works."""
+        if self.failing is not None:
+            self.failing = None
+            _log.info("rows are marked as sent again", waiting=self.waiting)
+
+    # What the stream brings
+
+    def noting(self, plan: Plan) -> tuple[Encode, frozenset[int]]:
+        """The plan's function, which also notes the key of each row that is sent; and the places of what is read."""
+        noted, names = self._noted.get(plan.table), plan.shape.names
+        if noted is None:
+            return plan.encode, plan.read
+        key = [column.name for column in noted.marking.how.key]
+        if not set(key) <= set(names):
+            self.search()  # rows from before a column had its name
+            return plan.encode, plan.read
+        places = tuple(names.index(name) for name in key)
+        note = _note_one if len(places) == 1 else _note_several
+        return note(plan.encode, places, noted.rows), plan.read | frozenset(places)
+
+    def cut(self, lsn: int) -> None:
+        """What was noted since the last cut is delivered when a position beyond `lsn` is confirmed."""
+        for noted in self._noted.values():
+            if noted.rows:
+                for chunk in noted.chunks(lsn):
+                    self._hold(chunk)
+
+    def _hold(self, chunk: Chunk) -> None:
+        if self._bytes + chunk.size <= BUDGET:
+            self._on_the_way.append(chunk)
+            self._bytes += chunk.size
+            self.waiting += chunk.count
+            return
+        self.dropped += chunk.count
+        self.search()
+        if not self._dropping:
+            self._dropping = True
+            _log.warning("marks are put off to a search of the table", waiting=self.waiting)
+
+    def _release(self, *chunks: Chunk) -> None:
+        for chunk in chunks:
+            self._bytes -= chunk.size
+            self.waiting -= chunk.count
+
+    # What is delivered
+
+    def confirmed(self, position: LSN) -> None:
+        """Everything up to `position`, the end of a commit, is confirmed."""
+        while self._on_the_way and self._on_the_way[0].lsn < position:
+            self._ready.append(self._on_the_way.popleft())
+        if self._ready or self.search_wanted:
+            self.awake.set()
+
+    def proven(self, position: LSN, snapshot: str, ends: LSN | None) -> None:
+        """Nothing of ours up to `position` is unconfirmed.
+
+        `snapshot`: a pg_snapshot as text, taken a moment ago, after which the WAL ended at `ends`.
+        """
+        proven = self._proven.advance(position)
+        if proven is not None:
+            self.horizon = int(proven.partition(":")[0])
+        self._proven.offer(snapshot, ends)
+        if self.search_wanted and self.target is None:
+            self.target = int(snapshot.split(":")[1])
+
+    def take(self) -> Chunk | None:
+        """The next keys that may be marked: of one table, at most `BATCH`."""
+        now = time.monotonic()
+        while self._locked and self._locked[0][0] <= now:
+            self._ready.append(self._locked.popleft()[1])
+        if not self._ready:
+            return None
+        some = [self._ready.popleft()]
+        first, count = some[0], some[0].count
+        while (
+            self._ready and self._ready[0].marking is first.marking and count + self._ready[0].count <= BATCH
+        ):
+            some.append(self._ready.popleft())
+            count += some[-1].count
+        chunk = first if len(some) == 1 else _joined(some, count)
+        self._bytes += chunk.size - sum(each.size for each in some)
+        self._in_hand = count
+        return chunk
+
+    def put_back(self, chunk: Chunk) -> None:
+        """What became of it isn't known: it is marked again."""
+        self._in_hand = 0
+        self._ready.appendleft(chunk)
+
+    def settle(self, chunk: Chunk, *, marked: int, locked: int) -> None:
+        """It is marked, but for rows that somebody has locked: those are tried again, with the others of the chunk."""
+        self._in_hand = 0
+        self.marked += marked
+        if locked and chunk.tries < LOCKED_TRIES:
+            chunk.tries += 1
+            self._locked.append((time.monotonic() + LOCKED_PAUSE, chunk))
+            return
+        self._release(chunk)
+        if locked:
+            self.search()
+
+    def searched(self, horizon: int | None) -> None:
+        """A search came to its end, for transactions below `horizon`; None: there can't be one."""
+        self.searches += 1
+        if horizon is None or (self.target is not None and horizon >= self.target):
+            self.search_wanted, self.target, self._dropping = False, None, False
+
+
+def _joined(some: list[Chunk], count: int) -> Chunk:
+    columns = zip(*(chunk.keys for chunk in some), strict=True)
+    keys = tuple(b",".join(column) for column in columns)
+    return Chunk(some[0].marking, some[-1].lsn, count, keys, max(chunk.tries for chunk in some))
+
+
+def _note_one(encode: Encode, places: tuple[int, ...], rows: list[Any]) -> Encode:
+    (at,), note = places, rows.append
+
+    def noting(values: Values, lsn: int, seq: int, commit_us: int) -> Encoded | str:
+        encoded = encode(values, lsn, seq, commit_us)
+        if encoded.__class__ is tuple:
+            note(values[at])
+        return encoded
+
+    return noting
+
+
+def _note_several(encode: Encode, places: tuple[int, ...], rows: list[Any]) -> Encode:
+    note = rows.append
+
+    def noting(values: Values, lsn: int, seq: int, commit_us: int) -> Encoded | str:
+        encoded = encode(values, lsn, seq, commit_us)
+        if encoded.__class__ is tuple:
+            note([values[at] for at in places])
+        return encoded
+
+    return noting

@@ -1,0 +1,178 @@
+"""The task that marks rows as sent, on a connection of its own, for the time of one session.
+
+It is in nobody's way: what fails here is counted, told once, and tried again after a pause, and neither the reader nor
+the settlement ever waits for it. What was confirmed last comes first; a search of the table runs in what time is left,
+a few blocks at once, and rests twice as long as it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox import log
+from cdc_outbox.postgres import marking
+from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_outbox.mark import Marks
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.settings import PostgresSettings
+
+_log = log.get(__name__)
+
+PAUSES: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
+"""Seconds until a failure is tried again: after the first, the second, …"""
+
+REST: Final = 2.0
+"""How much longer a search rests after a statement than that took."""
+
+SEARCH_EVERY: Final = 60.0
+"""Seconds between two searches, at least, unless the second can be the last."""
+
+
+@dataclass(slots=True)
+class Search:
+    """How far a search has come: the table, the next block of it, and of how many."""
+
+    delivered: Delivered
+    tables: list[Marking]
+    block: int = 0
+    blocks: int | None = None
+    found: int = 0
+
+
+class Marker:
+    """One session's task."""
+
+    def __init__(self, settings: PostgresSettings, marks: Marks, control: Callable[[], Connection]) -> None:
+        """`control`: the session's control connection, which leads to the server that streams."""
+        self._settings = settings
+        self._marks = marks
+        self._control = control
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._search: Search | None = None
+        self._searched_at: float | None = None
+        self._failed = 0
+
+    def start(self) -> None:
+        """Begin to mark."""
+        self._task = asyncio.create_task(self._run(), name="marks")
+
+    async def close(self, *, within: float) -> None:
+        """End. What may be marked now gets `within` seconds for it, unless marks fail anyway."""
+        if self._task is None:
+            return
+        deadline = time.monotonic() + within
+        while self._marks.unmarked and self._marks.failing is None and time.monotonic() < deadline:
+            self._marks.awake.set()
+            await asyncio.sleep(0.01)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if self._connection is not None:
+            await self._connection.close()
+        if within and (left := self._marks.unmarked):
+            _log.warning("rows stay unmarked until the next start", rows=left, slot=self._settings.slot)
+
+    async def _run(self) -> None:
+        marks = self._marks
+        while True:
+            marks.awake.clear()
+            try:
+                rest = await self._turn()
+            except Exception as error:
+                marks.fail(error)
+                self._failed += 1
+                await asyncio.sleep(PAUSES[min(self._failed, len(PAUSES)) - 1])
+                continue
+            try:
+                async with asyncio.timeout(rest):
+                    await marks.awake.wait()
+            except TimeoutError:
+                continue
+
+    async def _turn(self) -> float | None:
+        """Mark what may be marked, then one step of a search. Returns when there is more to do, in seconds."""
+        marks = self._marks
+        while (chunk := marks.take()) is not None:
+            try:
+                conn = await self._connected()
+                marked, locked = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
+            except BaseException:
+                marks.put_back(chunk)
+                raise
+            marks.settle(chunk, marked=marked, locked=locked)
+            self._well()
+        rests = [await self._step() if marks.search_wanted else None]
+        if marks.next_try is not None:
+            rests.append(max(0.0, marks.next_try - time.monotonic()))
+        return min((rest for rest in rests if rest is not None), default=None)
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await marking.connect(
+                self._settings,
+                application_name=f"cdc-outbox/{self._settings.slot}/mark",
+                like=self._control(),
+            )
+        return self._connection
+
+    async def _step(self) -> float | None:
+        """One statement of the search, which begins when there is a proof of what was delivered."""
+        marks = self._marks
+        if self._search is None:
+            self._search = await self._begun()
+            if self._search is None:
+                return None
+        search, began = self._search, time.monotonic()
+        if not search.tables:
+            self._end(search)
+            return None
+        conn, table = await self._connected(), search.tables[0]
+        if search.blocks is None:
+            search.blocks = await table.blocks(conn)
+        if search.block >= search.blocks:
+            search.tables.pop(0)
+            search.block, search.blocks = 0, None
+            return 0.0
+        marked, more = await table.search(conn, search.block, search.delivered)
+        marks.marked += marked
+        search.found += marked
+        if not more:
+            search.block += BLOCKS
+        self._well()
+        return REST * (time.monotonic() - began)
+
+    async def _begun(self) -> Search | None:
+        """A search, where it is time for one."""
+        marks = self._marks
+        if marks.target is None or marks.horizon is None:
+            return None
+        last = marks.horizon >= marks.target
+        if not last and self._searched_at is not None and time.monotonic() - self._searched_at < SEARCH_EVERY:
+            return None
+        since = await marking.streaming_since(await self._connected(), self._settings.slot)
+        if since is None:
+            _log.warning(
+                "rows that were left unmarked can't be found",
+                why="the witness has no row that says since when the slot has brought rows",
+                slot=self._settings.slot,
+            )
+            marks.searched(None)
+            return None
+        return Search(Delivered(since, marks.horizon), list(marks.markings))
+
+    def _end(self, search: Search) -> None:
+        self._search, self._searched_at = None, time.monotonic()
+        if search.found:
+            _log.info("unmarked rows were found and marked", rows=search.found, slot=self._settings.slot)
+        self._marks.searched(search.delivered.horizon)
+
+    def _well(self) -> None:
+        self._failed = 0
+        self._marks.well()

@@ -1,0 +1,277 @@
+"""Can the rows of a table be marked as sent, and how? Asked of the catalogue before the first mark.
+
+There have to be columns to write, which nothing else generates; none of them may decide in which partition a row lies,
+for a row that moves arrives in the stream as an INSERT, and would be sent again; a unique index has to find the rows;
+the role needs its rights on these columns, and no policy may hide rows from it. Each is refused by name, with its
+remedy. A trigger is no reason to refuse, but to say so: it runs for each row that is marked.
+
+https://www.postgresql.org/docs/current/ddl-priv.html
+https://www.postgresql.org/docs/current/ddl-partitioning.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.errors import MissingRight, SetupError
+from cdc_outbox.event import quote
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table.values import TIMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.table.mapping import Plan
+    from cdc_outbox.table.sent import Mark, Sent
+    from cdc_outbox.table.values import Field
+
+NONE: Final = "--mark none"
+
+SYSTEM_COLUMNS: Final = ("ctid", "xmin")
+"""What a search for rows that were left unmarked reads beside the table's own columns."""
+
+# Without pg_partition_tree(), which locks each partition for a moment.
+FAMILY: Final[LiteralString] = """
+with recursive named (relation) as (
+    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s),
+family (relation) as (
+    select relation from named union all
+    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
+      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+"""
+
+# A partition key makes each of its columns depend on its table, those within expressions too.
+_COLUMNS: Final[LiteralString] = """
+{family}
+select a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attnotnull, a.attgenerated::text,
+       (select array_agg(e.enumlabel::text order by e.enumsortorder)
+          from pg_catalog.pg_enum e where e.enumtypid = a.atttypid),
+       (select string_agg(pg_catalog.pg_get_constraintdef(k.oid), ' ') from pg_catalog.pg_constraint k
+         where k.contype = 'c' and k.conrelid = a.attrelid and a.attnum = any(k.conkey)),
+       exists (select from family f join pg_catalog.pg_class p on p.oid = f.relation and p.relkind = 'p'
+                 join pg_catalog.pg_attribute m on m.attrelid = p.oid and m.attname = a.attname
+                 join pg_catalog.pg_depend d on d.classid = 'pg_catalog.pg_class'::regclass and d.objid = p.oid
+                  and d.objsubid = m.attnum and d.refclassid = d.classid and d.refobjid = p.oid
+                  and d.refobjsubid = 0 and d.deptype = 'i'),
+       pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'select'),
+       pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'update')
+  from named join pg_catalog.pg_attribute a on a.attrelid = named.relation and not a.attisdropped
+ where a.attnum > 0 or a.attname in ('ctid', 'xmin')
+""".replace("{family}", FAMILY)
+
+_KEYS: Final[LiteralString] = """
+{family}
+select i.indisprimary, array_agg(a.attname::text order by k.place)
+  from named join pg_catalog.pg_index i on i.indrelid = named.relation
+  cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+  left join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+ where i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null and k.place <= i.indnkeyatts
+ group by i.indexrelid, i.indisprimary
+ order by i.indexrelid
+""".replace("{family}", FAMILY)
+
+# tgtype: 16 is UPDATE. https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_trigger.h
+_AROUND: Final[LiteralString] = """
+{family}
+select session_user::text, pg_catalog.has_schema_privilege(n.oid, 'usage'),
+       pg_catalog.row_security_active(named.relation),
+       array(select distinct t.tgname::text from family f join pg_catalog.pg_trigger t on t.tgrelid = f.relation
+              where not t.tgisinternal and t.tgenabled in ('O', 'A') and t.tgtype & 16 <> 0
+                and (t.tgattr = '' or exists (select from unnest(t.tgattr::int2[]) as u (attnum)
+                       join pg_catalog.pg_attribute a on a.attrelid = t.tgrelid and a.attnum = u.attnum
+                      where a.attname = any(%s))))
+  from named join pg_catalog.pg_class c on c.oid = named.relation
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+""".replace("{family}", FAMILY)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the unique key: its name and its type, as SQL spells it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A column that is written: a word, or the time and `seconds` on top."""
+
+    name: str
+    word: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Markable:
+    """How rows of a table are found and marked.
+
+    `passed_over`: words of `status` that say of a row that somebody else decides about it. `triggers` run for each
+    marked row.
+    """
+
+    table: TableName
+    key: tuple[KeyColumn, ...]
+    written: tuple[Written, ...]
+    sent: Sent
+    status: Field | None
+    passed_over: frozenset[str]
+    triggers: tuple[str, ...]
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that marking reads, beside those that decide whether a row is sent at all."""
+        names = [*(column.name for column in self.key), *(each.name for each in self.written)]
+        names += [self.sent.field.name, *([self.status.name] if self.status is not None else [])]
+        return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    type: str
+    not_null: bool
+    generated: str
+    labels: Sequence[str] | None
+    checks: str | None
+    partitions: bool
+    may_read: bool
+    may_write: bool
+
+
+async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ()) -> Markable:
+    """How the rows of the plan's table are marked by the role of `conn`.
+
+    `deciding`: columns that decide whether a row is sent at all. Raises SetupError and MissingRight.
+    """
+    table, book = plan.table, plan.bookkeeping
+    if book.sent is None or not book.marks:
+        kept = "its old relay deletes what it has sent" if book.deleted else "it has no such column"
+        raise SetupError(
+            f"nothing in {table} says that a row was sent, so --mark update has nothing to write: {kept}",
+            next=f"leave it out: {NONE}",
+        )
+    names = (table.schema, table.name)
+    columns = {str(row[0]): _Column(*row[1:]) for row in await execute(conn, _COLUMNS, names)}
+    written = tuple(_written(table, mark, columns) for mark in book.marks)
+    _require_writable(table, written, columns)
+    key = _key(plan, columns, await execute(conn, _KEYS, names))
+    marked = [each.name for each in written]
+    ((role, usage, hidden, triggers),) = await execute(conn, _AROUND, (*names, marked))
+    failed, taken = book.failed, book.taken
+    found = Markable(
+        table=table,
+        key=key,
+        written=written,
+        sent=book.sent,
+        status=next((each.field for each in (failed, taken) if each is not None), None),
+        passed_over=(failed.retried | failed.given_up if failed else frozenset())
+        | (taken.words if taken else frozenset()),
+        triggers=tuple(str(name) for name in triggers),
+    )
+    read = dict.fromkeys((*found.read, *deciding, *SYSTEM_COLUMNS))
+    _require_rights(table, str(role), bool(usage), read, marked, columns)
+    if hidden:
+        raise SetupError(
+            f"row-level security hides rows of {table} from the role {quote(str(role))}, and they would stay unmarked",
+            next=f"as a superuser: alter role {quote(str(role))} bypassrls; or leave marking out: {NONE}",
+        )
+    return found
+
+
+def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Written:
+    name, column = mark.field.name, columns.get(mark.field.name)
+    if column is None:
+        raise SetupError(
+            f"column {quote(name)} of {table} is gone", next="start again, or leave marking out: " + NONE
+        )
+    if not mark.words:
+        if mark.field.type_oid not in TIMES:
+            raise SetupError(
+                f"column {quote(name)} of {table} is {column.type}, and a mark would write a time",
+                next=f"leave marking out: {NONE}",
+            )
+        return Written(name, None, mark.seconds)
+    word = _word(mark.words, column)
+    if word is None:
+        raise SetupError(
+            f"column {quote(name)} of {table} takes none of the words that say sent: {', '.join(mark.words)}",
+            next=f"leave marking out: {NONE}",
+        )
+    return Written(name, word)
+
+
+def _word(words: Sequence[str], column: _Column) -> str | None:
+    """The first word that the column takes: an enum's label, or one that its constraints name, if any do."""
+    if column.labels is not None:
+        labels = {label.lower(): label for label in reversed(column.labels)}
+        return next((labels[word.lower()] for word in words if word.lower() in labels), None)
+    checks = column.checks or ""
+    return next((word for word in words if f"'{word}'" in checks), words[0])
+
+
+def _require_writable(table: TableName, written: Iterable[Written], columns: Mapping[str, _Column]) -> None:
+    for name in (each.name for each in written):
+        if columns[name].generated:
+            raise SetupError(
+                f"column {quote(name)} of {table} is generated, and can't be written by a mark",
+                next=f"leave marking out: {NONE}",
+            )
+        if columns[name].partitions:
+            raise SetupError(
+                f"{table} is partitioned by {quote(name)}, which a mark would write: a row that moves to another "
+                "partition arrives as an INSERT and is sent again",
+                next=f"leave marking out: {NONE}; or partition the table by its time of insertion",
+            )
+
+
+def _key(
+    plan: Plan, columns: Mapping[str, _Column], keys: Iterable[Sequence[object]]
+) -> tuple[KeyColumn, ...]:
+    """The columns by which a row is found: the event id where it is unique, else the primary key, else another key.
+
+    All of them arrive in the stream, and none is ever NULL.
+    """
+    event_id = plan.layout.id.name
+    arriving = set(plan.shape.names)
+    usable: list[tuple[int, tuple[str, ...]]] = []
+    for primary, names in keys:
+        assert isinstance(names, list)  # noqa: S101 - an array of the catalogue
+        if all(name in arriving and columns[name].not_null for name in names):
+            rank = 0 if names == [event_id] else 1 if primary else 2
+            usable.append((rank, tuple(names)))
+    if not usable:
+        raise SetupError(
+            f"{plan.table} has no primary key and no unique index on columns that are never NULL: to mark a row as "
+            "sent, the whole table would have to be searched for it",
+            next=f"alter table {plan.table} add primary key ({quote(event_id)}); or leave marking out: {NONE}",
+        )
+    _, chosen = min(usable)
+    return tuple(KeyColumn(name, columns[name].type) for name in chosen)
+
+
+def _require_rights(
+    table: TableName,
+    role: str,
+    usage: bool,
+    read: Iterable[str],
+    written: Iterable[str],
+    columns: Mapping[str, _Column],
+) -> None:
+    known = [name for name in read if name in columns]
+    lacking = [f"select ({quote(name)})" for name in known if not columns[name].may_read]
+    lacking += [f"update ({quote(name)})" for name in written if not columns[name].may_write]
+    if not lacking and usage:
+        return
+    schema = "" if usage else f"grant usage on schema {quote(table.schema)} to {quote(role)}; "
+    grant = (
+        f"grant select ({', '.join(map(quote, known))}), update ({', '.join(map(quote, written))})"
+        f" on {table} to {quote(role)};"
+    )
+    missing = ", ".join([*([] if usage else [f"usage of schema {quote(table.schema)}"]), *lacking])
+    raise MissingRight(
+        f"the role {quote(role)} may not mark rows of {table}: it lacks {missing}",
+        next=f"as its owner: {schema}{grant} or leave marking out: {NONE}",
+    )

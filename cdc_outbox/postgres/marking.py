@@ -1,0 +1,228 @@
+"""Writing a table's own marks: this row was sent.
+
+Delivered rows are named by their key and found by its index. Rows that are marked already, and rows that somebody else
+has locked, are passed over. The table is never waited for: a lock on it is an error after two seconds.
+
+Rows whose marks were lost (a crash, a table that was locked for too long) are found by a search of the whole table, a
+few blocks at a time. A row counts as delivered there by the transaction that inserted it: it began after the slot was
+there, and had ended before the position that is known to be delivered.
+
+https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import PostgresUnavailable, SetupError
+from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.markable import FAMILY, examine
+from cdc_outbox.postgres.unsent import says, unsent
+from cdc_outbox.table.compiler import selected
+from cdc_outbox.table.selection import accept
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.markable import Markable, Written
+    from cdc_outbox.settings import OutboxSettings, PostgresSettings
+    from cdc_outbox.table.mapping import Mapping
+    from cdc_outbox.table.values import Field
+
+BATCH: Final = 1000
+"""Rows in a statement, at most."""
+
+BLOCKS: Final = 128
+"""Blocks of the table that a statement of the search looks at."""
+
+# What planner statistics say of a table that lives by the minute is seldom true: a key is always looked up.
+_SESSION: Final[LiteralString] = """
+set row_security = off; set lock_timeout = '2s'; set statement_timeout = '10s';
+set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
+"""
+
+_BY_KEY: Final[LiteralString] = """
+with free as (
+    select {key} from {table} as t where {named} and {unmarked} for no key update of t skip locked),
+marked as (
+    update {table} as t set {written} from free where {same} and {unmarked} returning 1)
+select count(*) from marked
+"""
+
+_LEFT: Final[LiteralString] = "select count(*) from {table} as t where {named} and {unmarked}"
+
+_BY_PLACE: Final[LiteralString] = """
+with free as (
+    select {key} from {table} as t
+     where t.ctid >= {first}::tid and t.ctid < {last}::tid and {unmarked} and {sent}
+     limit {batch} for no key update of t skip locked),
+marked as (
+    update {table} as t set {written} from free where {same} and {unmarked} returning 1)
+select (select count(*) from marked), (select count(*) from free)
+"""
+
+_BLOCKS: Final[LiteralString] = """
+{family}
+select coalesce(max(pg_catalog.pg_relation_size(relation)
+                    / pg_catalog.current_setting('block_size')::int8), 0)::int8 from family
+""".replace("{family}", FAMILY)
+
+_SINCE: Final[LiteralString] = """
+select to_jsonb(w) ->> 'streaming_since' from public.cdc_outbox_witness w where w.slot = %s
+"""
+
+_NOW: Final[LiteralString] = (
+    "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Which transactions' rows were delivered: those that began after `since` was taken, and below `horizon`.
+
+    `since` is the text of a pg_snapshot, `horizon` a 64-bit number.
+    """
+
+    since: str
+    horizon: int
+
+
+async def connect(settings: PostgresSettings, *, application_name: str, like: Connection) -> Connection:
+    """A connection for marks alone, to the server of `like`. Raises as `connect_control` does."""
+    if like.closed:
+        raise PostgresUnavailable(
+            "the control connection is away", next="nothing to do: the relay reconnects by itself"
+        )
+    conn = await connect_control(settings, application_name=application_name, like=like)
+    await execute(conn, _SESSION)
+    return conn
+
+
+async def streaming_since(conn: Connection, slot: str) -> str | None:
+    """The snapshot, as text, beyond which all rows came from the slot; None where nothing has kept it."""
+    rows = await execute(conn, _SINCE, (slot,))
+    return None if not rows or rows[0][0] is None else str(rows[0][0])
+
+
+async def marking(
+    conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
+) -> Marking:
+    """How rows of the table are marked. Raises SetupError, MissingRight and MappingError where they can't be."""
+    plan = await preview(conn, mapping, settings, table, publication)
+    if plan is None:
+        raise SetupError(
+            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
+        )
+    deciding = [(each, accept(each, values)) for each, values in selected(settings, table, plan.shape)]
+    how = await examine(conn, plan, deciding=[each.name for each, _ in deciding])
+    return Marking(how, [_one_of(each, values) for each, values in deciding])
+
+
+class Marking:
+    """The statements for one table."""
+
+    def __init__(self, how: Markable, ours: Sequence[sql.Composable]) -> None:
+        """`ours`: conditions that hold for the rows that are sent."""
+        self.how = how
+        key = [sql.Identifier("t", column.name) for column in how.key]
+        free = [sql.Identifier(f"key_{at}") for at in range(len(key))]
+        self._parts: dict[str, sql.Composable] = {
+            "table": sql.Identifier(how.table.schema, how.table.name),
+            "key": sql.SQL(", ").join(
+                sql.SQL("{} as {}").format(one, name) for one, name in zip(key, free, strict=True)
+            ),
+            "same": sql.SQL(" and ").join(
+                sql.SQL("{} = free.{}").format(one, name) for one, name in zip(key, free, strict=True)
+            ),
+            "written": sql.SQL(", ").join(map(_assigned, how.written)),
+            "unmarked": unsent(how.sent),
+        }
+        named = _named(how)
+        self._by_key = sql.SQL(_BY_KEY).format(named=named, **self._parts)
+        self._left = sql.SQL(_LEFT).format(named=named, **self._parts)
+        # Of a row that somebody has taken in hand or given up since, he decides.
+        self._ours = [*ours]
+        if how.status is not None:
+            self._ours.append(sql.SQL("not {}").format(says(how.status, how.passed_over)))
+
+    async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> tuple[int, int]:
+        """Mark the rows with these `count` keys, an array literal for each column of the key.
+
+        Returns how many were marked, and how many were left because somebody else has them locked.
+        """
+        ((marked,),) = await execute(conn, self._by_key, keys)
+        if marked == count:
+            return count, 0
+        ((left,),) = await execute(conn, self._left, keys)
+        return int(marked), int(left)
+
+    async def blocks(self, conn: Connection) -> int:
+        """How many blocks the search has to look at: those of the largest partition."""
+        ((count,),) = await execute(conn, _BLOCKS, (self.how.table.schema, self.how.table.name))
+        return int(count)
+
+    async def search(self, conn: Connection, block: int, delivered: Delivered) -> tuple[int, bool]:
+        """Mark what was delivered among the rows of `BLOCKS` blocks from `block` on, up to `BATCH` rows.
+
+        Returns how many were marked, and whether there may be more in these blocks.
+        """
+        ((now,),) = await execute(conn, _NOW)
+        query = sql.SQL(_BY_PLACE).format(
+            first=sql.Literal(f"({block},0)"),
+            last=sql.Literal(f"({block + BLOCKS},0)"),
+            batch=sql.Literal(BATCH),
+            sent=sql.SQL(" and ").join([*self._ours, self._between(delivered, int(now))]),
+            **self._parts,
+        )
+        ((marked, free),) = await execute(conn, query)
+        return int(marked), int(free) == BATCH and int(marked) > 0
+
+    def _between(self, delivered: Delivered, now: int) -> sql.Composed:
+        """Inserted by a transaction of the slot's time that had ended at the horizon.
+
+        Numbers are told apart only for 2^31 transactions: what is much older than that is taken as foreign.
+        """
+        proven = Proof("", delivered.horizon if now - delivered.horizon <= OLDEST else None)
+        before = Acknowledged(self.how.table, (proven,)).condition(sql.Identifier("t"))
+        _, began, open_then = delivered.since.split(":")
+        began_at = max(int(began), now - OLDEST)
+        running = [str(int(number) % 2**32) for number in open_then.split(",") if number]
+        after = sql.SQL(
+            "(pg_catalog.age(t.xmin) <= pg_catalog.age({}::pg_catalog.xid) or t.xmin = any({}::pg_catalog.xid[]))"
+        ).format(sql.Literal(str(began_at % 2**32)), sql.Literal("{" + ",".join(running) + "}"))
+        return sql.SQL("{} and {}").format(before, after)
+
+
+def _named(how: Markable) -> sql.Composed:
+    """The rows with the keys of the parameters, an array for each column of the key."""
+    arrays = [sql.SQL("%s::{}[]").format(sql.SQL(column.type)) for column in how.key]
+    names = [sql.Identifier("t", column.name) for column in how.key]
+    if len(names) == 1:
+        return sql.SQL("{} = any({})").format(names[0], arrays[0])
+    return sql.SQL("({}) in (select * from unnest({}))").format(
+        sql.SQL(", ").join(names), sql.SQL(", ").join(arrays)
+    )
+
+
+def _one_of(field: Field, values: Collection[bytes]) -> sql.Composed:
+    """The column has one of these values, as PostgreSQL prints them."""
+    column = sql.Identifier("t", field.name)
+    accepted = sorted(value.decode() for value in values)
+    return sql.SQL("{0} is not null and pg_catalog.format('%s', {0}) = any({1})").format(
+        column, sql.Literal(accepted)
+    )
+
+
+def _assigned(each: Written) -> sql.Composed:
+    column = sql.Identifier(each.name)
+    if each.word is not None:
+        return sql.SQL("{} = {}").format(column, sql.Literal(each.word))
+    return sql.SQL("{0} = coalesce(t.{0}, now() + make_interval(secs => {1}))").format(
+        column, sql.Literal(each.seconds)
+    )
