@@ -241,7 +241,7 @@ PROFILES: Final = (
         refused="a row is what one handled message had to send, none to many messages in one JSON column; and with "
         "pessimistic concurrency it is inserted empty and filled by an UPDATE, which no stream of inserts has",
         instead="let NServiceBus dispatch them, and write the events that Kafka is to have into a table of their own:"
-        " cdc-outbox init --create-table",
+        " cdc-outbox init --create-table --table public.outbox",
     ),
 )
 

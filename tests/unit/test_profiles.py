@@ -215,7 +215,7 @@ def test_nservicebus_is_refused_with_the_reason(profile: str):
     library = replace(CAP, schema="public", table="SalesOutboxData", columns=columns)
     with pytest.raises(MappingError, match=r"NServiceBus \(profile nservicebus\).*one JSON column") as caught:
         plan(library, profile=profile)
-    assert "init --create-table" in caught.value.next
+    assert "init --create-table --table public.outbox" in caught.value.next
 
 
 def test_every_profile_is_named_and_has_its_own_columns():

@@ -1,0 +1,114 @@
+"""Tables as libraries make them, end to end: from their own DDL to Kafka, and what `init` and `doctor` say of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from psycopg import sql
+
+from tests.integration.conftest import Database
+from tests.integration.passage import Passage, last_words
+from tests.servers.kafka import Kafka
+from tests.servers.relay import run_command
+from tests.unit.libraries import (
+    AXON,
+    CAP,
+    DJANGO,
+    EVENTUATE,
+    MASSTRANSIT,
+    MODULITH,
+    NSERVICEBUS,
+    WOLVERINE,
+    Library,
+)
+
+
+@pytest.fixture
+def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
+    return Passage(database, kafka, slot, topics)
+
+
+def make(passage: Passage, *libraries: Library) -> list[str]:
+    """Make the tables, and the flags that name them."""
+    flags: list[str] = []
+    for library in libraries:
+        passage.sql(f'create schema if not exists "{library.schema}"')
+        passage.sql(library.ddl)
+        flags += ["--table", f'"{library.schema}"."{library.table}"']
+    return flags
+
+
+def insert(passage: Passage, library: Library, **cells: object) -> None:
+    row = {**library.row, **cells}
+    columns = sql.SQL(", ").join(map(sql.Identifier, row))
+    places = sql.SQL(", ").join(sql.Placeholder() * len(row))
+    table = sql.Identifier(library.schema, library.table)
+    statement = sql.SQL("insert into {} ({}) values ({})").format(table, columns, places)
+    passage.sql(statement.as_string(), *row.values())
+
+
+def value(library: Library) -> bytes:
+    payload = {"cap": "Content", "eventuate-tram": "payload", "axon": "payload"}.get(library.profile)
+    payload = payload or next(name for name in ("Body", "body", "serialized_event") if name in library.row)
+    text = library.row[payload]
+    return bytes.fromhex(text[2:]) if text.startswith("\\x") else text.encode()
+
+
+def test_tables_that_say_all_by_themselves(passage: Passage) -> None:
+    """Three libraries' tables with columns of their own names behind one slot, without a word of configuration."""
+    libraries = (CAP, EVENTUATE, AXON)
+    tables = make(passage, *libraries)
+    names = {library.profile: f"{passage.topics}{library.profile}" for library in libraries}
+    topics = {**names, "axon": f"outbox.event.{names['axon']}"}
+    for topic in topics.values():
+        passage.kafka.create_topic(topic)
+    passage.init(*tables)
+    column = {"cap": "Name", "eventuate-tram": "destination", "axon": "type"}
+    for library in libraries:
+        insert(passage, library, **{column[library.profile]: names[library.profile]})
+    insert(passage, CAP, Id="2", Name=names["cap"], StatusName="Succeeded")
+    insert(passage, EVENTUATE, id="sent", destination=names["eventuate-tram"], published="1")
+    done = passage.run(*tables)
+    said = next(record for record in map(json.loads, done.stderr.splitlines()) if "mapping" in record)
+    for library in libraries:
+        words = said["mapping"][f"{library.schema}.{library.table}"]
+        assert words.startswith(f"profile {library.profile} (recognised); id from ")
+        [record] = passage.read(topics[library.profile])
+        assert (record.key, record.value) == (library.key, value(library))
+        assert {name: text.decode() for name, text in record.headers} == library.headers
+
+
+@pytest.mark.parametrize("library", [MASSTRANSIT, WOLVERINE, MODULITH, DJANGO], ids=lambda each: each.profile)
+def test_tables_whose_key_has_to_be_named(library: Library, passage: Passage) -> None:
+    tables = make(passage, library)
+    topic = passage.topic("named")
+    passage.init(*tables)
+    insert(passage, library)
+    _, remedy = last_words(passage.run(*tables, "--topic", topic, code=78))
+    assert "--key none" in remedy
+    passage.run(*tables, "--topic", topic, *library.flags)
+    [record] = passage.read(topic)
+    assert (record.key, record.value) == (library.key, value(library))
+    assert {name: text.decode() for name, text in record.headers} == library.headers
+    environment = {**passage.environment, "CDC_OUTBOX_SLOT": passage.slot}
+    flags = [*tables, "--topic", topic, *library.flags, "--bootstrap-servers", passage.kafka.bootstrap]
+    peeked = run_command("peek", *flags, "--log-format", "text", env=environment)
+    told = f"profile {library.profile} (recognised)"
+    assert told in [line.strip() for line in peeked.stderr.splitlines()]
+    examined = json.loads(run_command("doctor", *flags, "--json", env=environment).stdout)
+    assert (
+        told
+        in examined["mapping"][
+            f"{library.schema}.{library.table}".replace("OutboxMessage", '"OutboxMessage"')
+        ]
+    )
+
+
+def test_nservicebus_is_refused_before_anything_is_sent(passage: Passage) -> None:
+    passage.sql(NSERVICEBUS[0])
+    passage.init("--table", '"SalesOutboxData"')
+    for flags in ((), ("--profile", "nservicebus"), ("--key", "none", "--column", "payload=Operations")):
+        error, remedy = last_words(passage.run("--table", '"SalesOutboxData"', *flags, code=78))
+        assert "an outbox of NServiceBus (profile nservicebus), can't be sent as events" in error
+        assert "--table public.outbox --create-table" in remedy or "--create-table --table public.outbox" in remedy
