@@ -193,13 +193,14 @@ async def _compare(
             await asyncio.to_thread(click.echo, written(_document(trial)))
 
     stopped = asyncio.Event()
+    looking = asyncio.create_task(_placement(settings))
     comparing = asyncio.create_task(
         compare(
             settings,
             Mapping(settings.outbox, settings.postgres.slot),
             seconds,
             deleted=deleted,
-            placing=_placement(settings),
+            placing=looking,
             waiting=_tell_waiting,
             shown=show,
             stopped=stopped,
@@ -218,6 +219,8 @@ async def _compare(
         comparison = await comparing
     except asyncio.CancelledError:
         raise click.Abort from None
+    finally:
+        looking.cancel()
     document = comparison.document()
     click.echo(json_text(document) if json else "\n".join(lines(document)))
     return 0 if comparison.events and not comparison.different else 1

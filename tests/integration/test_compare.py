@@ -1,0 +1,237 @@
+"""`peek --follow --compare` as its users run it: beside a polling relay, and nothing changes by it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from tests.integration.conftest import Database
+from tests.integration.test_peek import ALL_VERSIONS, TEMPORARY, Place, lines_of
+from tests.polling.process import PollingRelay
+from tests.polling.shop import Shop
+from tests.polling.table import TABLES, A, B, Table
+from tests.servers.kafka import Kafka
+from tests.servers.process import free_port
+from tests.servers.relay import RelayProcess, run_command
+from tests.servers.wait import eventually
+
+INSERT_A: LiteralString = (
+    "insert into outbox (aggregate_type, aggregate_id, topic, payload, status)"
+    " values ('order', %s, %s, '{}', %s) returning id::text"
+)
+
+Make = Callable[..., RelayProcess]
+
+
+class Trial:
+    """A database with a polling relay's table, and a comparison on it."""
+
+    def __init__(self, database: Database, slot: str, bootstrap: str, make_relay: Make, table: Table) -> None:
+        self.database = database
+        self.place = Place(database, slot, bootstrap)
+        self._make_relay = make_relay
+        table.make(database.dsn)
+        done = self.place.run("init", "--only", "publication", *self.key(table))
+        assert done.returncode == 0, done.stderr
+
+    @staticmethod
+    def key(table: Table) -> list[str]:
+        return [] if table is A else ["--key", "payload:/order_id"]
+
+    def start(self, *flags: str) -> RelayProcess:
+        process = self._make_relay(
+            self.database.dsn,
+            self.place.bootstrap,
+            slot=self.place.slot,
+            command="peek",
+            http=False,
+            flags=["--follow", *flags],
+        )
+        process.wait_for(lambda record: record["event"] == "following", 60, message="peek follows")
+        return process
+
+    def insert(self, key: str, *, topic: str = "orders", status: str = "pending") -> str:
+        return str(self.place.execute(INSERT_A, (key, topic, status))[0][0])
+
+
+@pytest.fixture
+def trial(database: Database, slot: str, make_relay: Make) -> Trial:
+    """On table A. Kafka is away."""
+    return Trial(database, slot, f"127.0.0.1:{free_port()}", make_relay, A)
+
+
+def account_of(process: RelayProcess, code: int) -> dict[str, Any]:
+    assert process.wait(90) == code, process.text()
+    return dict(json.loads(process.output[-1]))
+
+
+@ALL_VERSIONS
+def test_marked_and_deleted_rows_are_the_same_and_what_was_just_written_is_undecided(trial: Trial) -> None:
+    process = trial.start("--compare", "1h", "--json", "--limit", "9")
+    marked, deleted, waits = trial.insert("1"), trial.insert("2"), trial.insert("3")
+    trial.insert("4", status="sent")
+    trial.place.execute("update outbox set status = 'sent', sent_at = now() where id = %s", (int(marked),))
+    trial.place.execute("delete from outbox where id = %s", (int(deleted),))
+    trial.place.execute("update outbox set status = 'processing' where id = %s", (int(waits),))
+    with psycopg.connect(trial.database.dsn) as connection:  # whoever has the row isn't waited for
+        connection.execute("select from outbox where id = %s for update", (int(waits),))
+        lines_of(process, 3)
+        process.signal(signal.SIGINT)
+        account = account_of(process, 0)
+    assert {name: account[name] for name in ("events", "same", "different", "undecided", "neither")} == {
+        "events": 3,
+        "same": 2,
+        "different": 0,
+        "undecided": 1,
+        "neither": 0,
+    }
+    assert account["left_out"] == {"sent": 1}
+    assert 0 <= account["old_relay_delay_seconds"]["p50"] <= account["old_relay_delay_seconds"]["max"] < 30
+    assert account["differences"] == []
+    assert trial.place.execute(TEMPORARY) == []
+
+
+@pytest.fixture
+def old(database: Database, kafka: Kafka) -> Iterator[Callable[[Table], PollingRelay]]:
+    with ExitStack() as stack:
+
+        def start(table: Table) -> PollingRelay:
+            relay = PollingRelay(table, database.dsn, kafka.bootstrap, name="polling")
+            stack.callback(relay.close)
+            return relay
+
+        yield start
+
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_beside_a_polling_relay_nothing_is_different(
+    letter: str,
+    database: Database,
+    slot: str,
+    kafka: Kafka,
+    topics: str,
+    make_relay: Make,
+    old: Callable[[Table], PollingRelay],
+) -> None:
+    table = TABLES[letter]
+    topic = f"{topics}orders"
+    kafka.create_topic(topic, partitions=3)
+    trial = Trial(database, slot, kafka.bootstrap, make_relay, table)
+    shop = Shop(table, database.dsn, [topic], seed=1, rate=100).open().start()
+    try:
+        relay = old(table)
+        meant = ["--only", "bus=kafka"] if table is B else []
+        process = trial.start("--compare", "1500ms", "--limit", "2", *trial.key(table), *meant)
+        assert process.wait(90) == 0, process.text()
+    finally:
+        shop.stop()
+    relay.stop()
+    shown = "\n".join(process.output)
+    assert shown.count("header id") == 2
+    assert "sent by the old relay, and ours would send them" in shown
+    assert "nothing would be different" in process.output[-1]
+    if table is B:
+        assert "left out as the settings say (bus), not compared" in shown
+    assert trial.place.execute(TEMPORARY) == []
+    assert "ERROR" not in relay.text()
+
+
+def test_each_difference_is_named_with_its_step(trial: Trial, kafka: Kafka, topics: str) -> None:
+    topic = f"{topics}orders"
+    kafka.create_topic(topic, partitions=1)
+    trial.place.bootstrap = kafka.bootstrap
+    trial.place.execute("alter table outbox drop constraint outbox_status_check")
+    process = trial.start("--compare", "1", "--limit", "1")
+    sent = [
+        trial.insert("1", topic=topic),
+        trial.insert("2", topic="no topic"),
+        trial.insert("3", topic="absent"),
+    ]
+    failed, draft = trial.insert("4", topic=topic), trial.insert("5", topic=topic, status="draft")
+    trial.place.execute(
+        "update outbox set status = 'sent', sent_at = now() where id = any(%s::bigint[])", (sent,)
+    )
+    trial.place.execute("update outbox set status = 'failed' where id = %s", (int(failed),))
+    assert process.wait(90) == 1, process.text()
+    shown = "\n".join(process.output)
+    for difference, id_ in (
+        ("ours would stop at (topic), the old relay sent", sent[1]),
+        ("ours could not deliver (unknown_topic), the old relay sent", sent[2]),
+        ("ours would send (status failed), the old relay has not sent", failed),
+        ("ours would send (status draft), the old relay has not sent", draft),
+    ):
+        assert f"DIFFERENT: {difference}" in shown
+        after = shown.partition(difference)[2].splitlines()
+        assert after[2].split() == ["ids:", id_]
+        assert after[3].split()[0] == "next:"
+    assert process.output[-1] == "4 of 5 events would be different"
+
+
+def test_what_can_not_be_compared_is_refused_with_a_step(trial: Trial) -> None:
+    place = trial.place
+    error, remedy = place.refused("--follow", "--compare", "soon", code=2)
+    assert "not 'soon'" in error
+    assert "--compare 60" in remedy
+    error, remedy = place.refused("--compare", "60", code=2)
+    assert remedy == f"next: cdc-outbox peek --slot {place.slot} --follow --compare 60"
+    place.execute("alter table outbox drop constraint outbox_pkey")
+    error, remedy = place.refused("--follow", "--compare", "60")
+    assert "has no index" in error
+    assert "create unique index concurrently outbox_id_idx on public.outbox (id)" in remedy
+    place.execute("create unique index concurrently outbox_id_idx on outbox (id)")
+    place.execute("alter table outbox drop status, drop sent_at")
+    error, remedy = place.refused("--follow", "--compare", "60")
+    assert "neither a status nor a time of sending" in error
+    assert "--deleted-is-sent" in remedy
+    process = trial.start("--compare", "1h", "--deleted-is-sent", "--json", "--limit", "1")
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, topic, payload) values ('order', '1', 'orders', '{}')"
+    )
+    place.execute("delete from outbox")
+    lines_of(process, 1)
+    process.signal(signal.SIGTERM)
+    assert account_of(process, 0)["old_relay_delay_seconds"]["at_most"] is True
+
+
+def test_reading_the_table_takes_a_right_and_the_same_database(trial: Trial) -> None:
+    place = trial.place
+    role = f"peeker_{place.slot}"
+    with psycopg.connect(place.database.dsn, autocommit=True) as owner:
+        owner.execute(SQL("create role {} login replication password 'x'").format(Identifier(role)))
+    try:
+        dsn = place.database.server.dsn(place.database.name, user=role, password="x")
+        done = place.run("peek", "--follow", "--compare", "60", dsn=dsn)
+        assert done.returncode == 78, done.stderr
+        assert f"grant select on public.outbox to {role}" in done.stderr
+        elsewhere = place.database.server.dsn("postgres")
+        done = run_command(
+            "peek",
+            "--follow",
+            "--compare",
+            "60",
+            "--admin-dsn",
+            elsewhere,
+            env={"CDC_OUTBOX_DSN": place.database.dsn},
+        )
+        assert done.returncode == 78, done.stderr
+        assert "name one database of one server in both" in done.stderr
+    finally:
+        with psycopg.connect(place.database.dsn, autocommit=True) as owner:
+            owner.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def test_a_signal_brings_the_account_while_marks_are_awaited(trial: Trial) -> None:
+    process = trial.start("--compare", "2", "--json", "--limit", "1")
+    trial.insert("1")
+    lines_of(process, 1)
+    eventually(lambda: trial.place.execute(TEMPORARY) == [], 20, "the temporary slot ends with the time")
+    process.signal(signal.SIGINT)  # a row is awaited: the account comes now
+    account = account_of(process, 0)
+    assert (account["undecided"], account["different"]) == (1, 0)
