@@ -256,3 +256,13 @@ class ProvenSnapshot:
             self.proven = self._offered[0]
             self._offered = None
         return self.proven
+
+    @property
+    def horizon(self) -> int:
+        """The number of the first transaction that isn't proven; 0 without a proof."""
+        return int(self.proven.partition(":")[0]) if self.proven else 0
+
+
+def unended(snapshot: str) -> int:
+    """The number of the first transaction that had not begun when a pg_snapshot, as text, was taken."""
+    return int(snapshot.split(":")[1])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
@@ -25,6 +25,7 @@ from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.postgres import Postgres, PostgresServer
 
+T = TypeVar("T")
 EVENTS = TableName("public", "events")
 TABLE = "create table events (id int generated always as identity, name text, created_at timestamptz default now())"
 DDL = (CHECKOUT / "sql" / "witness.sql").read_text()
@@ -50,8 +51,8 @@ class Place:
         with psycopg.connect(self.database.dsn, autocommit=True) as connection:
             connection.execute("insert into events (name) values (%s)", (name,))
 
-    def ask(self, work: Callable[[Connection], Any]) -> Any:
-        async def run() -> Any:
+    def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        async def run() -> T:
             dsn = self.database.dsn
             settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
             async with await connect_control(settings, application_name="test") as conn:
@@ -73,13 +74,16 @@ class Place:
 
         return self.ask(work)
 
+    def rows(self, query: Composed) -> list[Any]:
+        return self.ask(lambda conn: execute(conn, query))
+
     def look(self, slot: str = "s", table: TableName = EVENTS) -> Acknowledged:
         return self.ask(lambda conn: acknowledged(conn, conn, slot, table))
 
     def delivered(self, slot: str = "s") -> set[str]:
         """The names of the rows that count as delivered."""
         query = SQL("select name from events where {}").format(self.look(slot).condition())
-        return {name for (name,) in self.ask(lambda conn: execute(conn, query))}
+        return {name for (name,) in self.rows(query)}
 
     def lacking(self, slot: str = "s") -> list[str]:
         """Why nothing counts as delivered."""
@@ -222,17 +226,10 @@ def test_numbers_are_compared_by_their_distance(postgres_version: Postgres, data
                 for n in (-(2**30) + 10, -(10**6), -1, 0, 1, distance // 2, max(distance - 1, 0), distance)
             ),
         )
-        rows = place.ask(lambda conn, query=query: execute(conn, query))
+        rows = place.rows(query)
         assert dict(rows) == {n: n < 0 for n, _ in rows}, distance
-    frozen_long_ago = SQL("select {} from (values ('2'::xid)) as r (xmin)")
-    assert place.ask(
-        lambda conn: execute(
-            conn,
-            frozen_long_ago.format(
-                Acknowledged(EVENTS, (room.Proof("s", horizon),)).condition(Identifier("r"))
-            ),
-        )
-    ) == [(True,)]
+    frozen = Acknowledged(EVENTS, (room.Proof("s", horizon),)).condition(Identifier("r"))
+    assert place.rows(SQL("select {} from (values ('2'::xid)) as r (xmin)").format(frozen)) == [(True,)]
 
 
 def test_who_has_no_proof_has_no_condition() -> None:

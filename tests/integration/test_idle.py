@@ -122,6 +122,10 @@ def test_an_idle_relay_writes_nothing(
         PATIENCE,
         "less WAL behind than is worth a row",
     )
+    proven = "select pg_snapshot_xmin(w.snapshot)::text::int8 > (select max(xmin::text::int8) from outbox)"
+    eventually(
+        lambda: pipeline.value(SQL(proven + " from cdc_outbox_witness w")), PATIENCE, "the last rows proven"
+    )
     row = pipeline.witness()
     began = time.monotonic()
     eventually(lambda: time.monotonic() - began > BEHIND, PATIENCE, "a keepalive asked for and answered")
