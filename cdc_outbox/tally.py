@@ -80,6 +80,8 @@ class Tally:
 
     __slots__ = (
         "bytes",
+        "cleaned",
+        "cleanup_failures",
         "first",
         "guard_checks",
         "keepalives",
@@ -115,6 +117,9 @@ class Tally:
         self.transactions = Histogram(ROWS)
         self.first: tuple[str, float | None] | None = None
         """Topic and latency in seconds (None: not known) of what was confirmed first, until somebody has told it."""
+        self.cleaned = 0
+        """Rows that were removed from the table."""
+        self.cleanup_failures: Counter[str] = Counter()
         self.last_acknowledged: float | None = None
         """When the bus confirmed something last, in seconds since the epoch."""
 

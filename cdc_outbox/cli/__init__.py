@@ -22,6 +22,8 @@ SUMMARIES: Final = {
     "doctor": "Check everything that start will need, and say how to mend it.",
     "health": "Say whether slot and delivery are well, and what to do.",
     "peek": "Show the next events as they would be sent.",
+    "find": "Say where an event is: row, delivery, topic.",
+    "cleanup": "Remove rows that are old and acknowledged.",
     "drop": "Remove slot, publication and witness row.",
     "inbox": "Make the table by which a consumer knows an event that comes twice.",
     "config": "Show, check and describe the settings.",

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         "cdc-outbox start --config /etc/cdc-outbox.toml --log-format json --http 0.0.0.0:9464",
     ),
 )
-@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http", "health", "log")
+@settings_options(
+    "postgres", "admin", "outbox", "kafka", "delivery", "limits", "cleanup", "http", "health", "log"
+)
 @click.option("--init", "with_init", is_flag=True, help="Do what `cdc-outbox init` does first.")
 @click.option(
     "--create-table", is_flag=True, help="With --init: make the default outbox table if there is none."
@@ -94,7 +96,12 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     memory.keep_flat()
     memory.settle()
     relay = Relay(settings, set_up=set_up, **relay_options)
-    tidying = asyncio.create_task(memory.tidy(), name="tidy")
+    beside = [asyncio.create_task(memory.tidy(), name="tidy")]
+    if settings.cleanup.older_than is not None:
+        from cdc_outbox.repair.upkeep import upkeep
+
+        keeping = upkeep(settings, settings.cleanup.older_than, relay.status)
+        beside.append(asyncio.create_task(keeping, name="cleanup"))
     main = asyncio.current_task()
     signals: list[str] = []
 
@@ -117,5 +124,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
             next="nothing is lost: what was not confirmed is sent again by the next start",
         ) from None
     finally:
-        tidying.cancel()
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
     logger.info("stopped", slot=settings.postgres.slot)

@@ -111,6 +111,17 @@ class Metrics:
         yield _gauge("dead_letters_open", "Dead letters that wait for a person.", 0)
         yield _gauge("parked_keys", "Aggregates whose events are set aside behind a dead letter.", 0)
         yield _counters(
+        yield CounterMetricFamily(
+            PREFIX + "rows_cleaned",
+            "Old rows that the relay has removed from the outbox table.",
+            value=tally.cleaned,
+        )
+        yield _counters(
+            "cleanup_failures",
+            "Times that the relay could not remove old rows.",
+            "reason",
+            tally.cleanup_failures,
+        )
             "publish_errors",
             "Batches that Kafka refused or whose outcome is unknown.",
             "error",

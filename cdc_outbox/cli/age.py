@@ -1,0 +1,26 @@
+"""`--older-than`: an age as an option of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cdc_outbox.settings.units import parse_duration
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def older_than_option(text: str, *, required: bool) -> Callable[[Decorated], Decorated]:
+    """The option, given to the command as seconds. Wrong usage where it is no duration."""
+    return click.option("--older-than", metavar="AGE", required=required, callback=_seconds, help=text)
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}, such as 7d", context, option) from None

@@ -1,0 +1,158 @@
+"""`cdc-outbox find`: where is my event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+
+if TYPE_CHECKING:
+    from cdc_outbox.repair.find import Event
+
+_WIDTH = 10
+_SHOWN = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox find 0197c7c0-5a70-7cc0-8f0e-2b1a33a4f1d2",
+        "cdc-outbox find 42 --table shop.events --json",
+        "cdc-outbox find 42 --in-topic",
+    ),
+)
+@settings_options("postgres", "admin", "outbox", "kafka")
+@click.argument("event_id", metavar="ID")
+@click.option(
+    "--in-topic", is_flag=True, help="Look for the message in the topic as well, and say its offset."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(*, event_id: str, in_topic: bool, as_json: bool) -> None:
+    """Say where an event is: its row, whether it was delivered, its topic and partition.
+
+    Whether it was delivered is known from what the relay has proof of. Where that doesn't reach it yet, a relay at work
+    gets three seconds to confirm it, and a slot that nobody reads from is searched without consuming anything. Reads
+    the table, so it takes a role that may (--admin-dsn). Exits 1 where no event with this id is found.
+    """
+    settings = load_settings()
+
+    import logging
+
+    from cdc_outbox import log
+    from cdc_outbox.repair.find import Unknown, find
+
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in a line of ours
+    logger = log.get(__name__)
+    events = run(find(settings, event_id, in_topic=in_topic, told=logger.warning))
+    if as_json:
+        document = {"schema_version": 1, "id": event_id, "events": [_document(event) for event in events]}
+        click.echo(log.json_text(document))
+    else:
+        for event in events:
+            click.echo("\n".join(_lines(event_id, event)))
+    if not events:
+        raise Unknown.of(event_id, settings.outbox.tables)
+
+
+def _document(event: Event) -> dict[str, Any]:
+    row, here, poison = event.row, event.in_slot, event.poison
+    topic, _, key, _, _, _ = event.message or (None, None, None, None, 0, None)
+    return {
+        "table": str(event.table),
+        "relation": row.relation if row is not None else None,
+        "row": event.texts,
+        "created_at": _time(event.created_us),
+        "committed_at": row.committed_at.isoformat()
+        if row is not None and row.committed_at is not None
+        else None,
+        "delivery": event.delivery.value,
+        "evidence": event.said,
+        "next": event.next or None,
+        "position": None
+        if here is None
+        else {
+            "lsn": str(here.lsn),
+            "seq": here.seq,
+            "commit_time": _time(here.commit_us),
+            "rows_before": here.before,
+        },
+        "left_out": event.left_out,
+        "poison": None
+        if poison is None
+        else {"reason": poison.reason, "error": str(poison), "next": poison.next},
+        "topic": topic,
+        "partition": event.partition,
+        "key": None if key is None else key.decode("utf-8", "backslashreplace"),
+        "offset": event.offset,
+        "searched": event.searched,
+    }
+
+
+def _lines(event_id: str, event: Event) -> list[str]:
+    """The same for a person."""
+    row, here = event.row, event.in_slot
+    where = f"{event.table}" + (
+        f", in {row.relation}" if row is not None and _apart(row.relation, event) else ""
+    )
+    lines = [f"{_printable(event_id)}  {event.delivery.value}"]
+    parts = {"row": where if row is not None else f"not in {event.table} any more"}
+    parts["columns"] = ", ".join(f"{name}={_short(text)}" for name, text in event.texts.items())
+    if event.created_us is not None:
+        parts["created"] = f"{_time(event.created_us)}, {_age(event.created_us)} ago"
+    if row is not None and row.committed_at is not None:
+        parts["committed"] = row.committed_at.isoformat()
+    if here is not None:
+        parts["position"] = (
+            f"{here.lsn} row {here.seq}, committed {_time(here.commit_us)}, {here.before} rows before it"
+        )
+    parts["delivery"] = f"{event.delivery.value}: {event.said}"
+    if event.left_out is not None:
+        parts["left out"] = f"by the rule {event.left_out}: it needs no delivery"
+    if event.poison is not None:
+        parts["poison"] = f"{event.poison}"
+        parts["way out"] = event.poison.next
+    if event.message is not None:
+        topic, _, key, *_ = event.message
+        partition = "" if event.partition is None else f", partition {event.partition}"
+        offset = "" if event.offset is None else f", offset {event.offset}"
+        parts["topic"] = f"{topic}{partition}{offset}"
+        parts["key"] = "(none)" if key is None else _printable(key.decode("utf-8", "backslashreplace"))
+    if event.searched not in (None, "found"):
+        parts["at Kafka"] = str(event.searched)
+    if event.next:
+        parts["next"] = event.next
+    return [*lines, *(f"  {name:{_WIDTH}} {text}" for name, text in parts.items())]
+
+
+def _apart(relation: str, event: Event) -> bool:
+    """Whether the row is in a partition; regclass leaves out a schema that is in the search path."""
+    return relation not in (str(event.table), str(event.table).removeprefix("public."))
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return _printable(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+def _printable(text: str) -> str:
+    """What a terminal shows as it is: a row must not be able to move the cursor or ring the bell."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _time(us: int | None) -> str | None:
+    if us is None:
+        return None
+    moment = _EPOCH + timedelta(microseconds=us)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _age(us: int) -> str:
+    from cdc_outbox.cli.progress import duration
+
+    now = (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
+    return duration(max(0.0, (now - us) / 1_000_000))

@@ -1,0 +1,221 @@
+"""Partitions of an outbox table that are wholly old and wholly acknowledged: taken out whole.
+
+Dropping a partition costs next to nothing where deleting its rows costs a lot. What it must not cost is a row: so the
+partition is detached first, after which no row comes to it by way of the table, and only then, with the partition
+locked against everybody, is it looked at for the last time. A row that came at the last moment and isn't acknowledged
+brings the partition back.
+
+DETACH … CONCURRENTLY lets the application go on; PostgreSQL refuses it where the table has a default partition, and
+then the whole table is locked for the moment that an ordinary DETACH takes. No lock is waited for longer than
+`LOCK_WAIT`, for whoever comes after us would wait too; then we try again. A detachment that was broken off is finished
+by the next run.
+
+Only a table that is partitioned by range of the column that tells a row's age has such partitions. The default
+partition, and one without an upper bound, are never touched.
+
+https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-DETACH-PARTITION
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
+
+from psycopg import sql
+
+from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
+from cdc_outbox.event import TableName, quote
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.expired import SHOWN, Count, Kept
+from cdc_outbox.table.values import INTEGERS
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.acknowledged import Acknowledged
+    from cdc_outbox.table.values import Field
+
+Answer = TypeVar("Answer")
+
+LOCK_WAIT: Final = 2.0
+"""Seconds for which a lock is waited for."""
+
+ATTEMPTS: Final = 5
+AGAIN: Final = 1.0
+"""Seconds between attempts to get a lock."""
+
+SCAN: Final = 600.0
+"""Seconds that one look through a partition may take."""
+
+_KEY: Final[LiteralString] = """
+select p.partstrat::text, p.partnatts, a.attname::text,
+       exists (select from pg_catalog.pg_inherits i join pg_catalog.pg_class d on d.oid = i.inhrelid
+                where i.inhparent = c.oid and pg_catalog.pg_get_expr(d.relpartbound, d.oid) = 'DEFAULT')
+  from pg_catalog.pg_class c
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  left join pg_catalog.pg_partitioned_table p on p.partrelid = c.oid
+  left join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = p.partattrs[0]
+ where n.nspname = %s and c.relname = %s
+"""
+
+# An upper bound that is no time, MAXVALUE for one, isn't quoted in the expression.
+_OLD: Final[LiteralString] = """
+select n.nspname::text, d.relname::text, pg_catalog.pg_get_expr(d.relpartbound, d.oid), i.inhdetachpending
+  from pg_catalog.pg_inherits i
+  join pg_catalog.pg_class c on c.oid = i.inhparent
+  join pg_catalog.pg_namespace m on m.oid = c.relnamespace
+  join pg_catalog.pg_class d on d.oid = i.inhrelid and d.relkind in ('r', 'p')
+  join pg_catalog.pg_namespace n on n.oid = d.relnamespace
+ where m.nspname = %s and c.relname = %s
+   and {end} <= %s::timestamptz
+ order by {end}, 2
+""".replace(
+    "{end}",
+    "substring(pg_catalog.pg_get_expr(d.relpartbound, d.oid) from $$ TO \\('([^']+)'\\)$$)::timestamptz",
+)
+
+_COUNT: Final[LiteralString] = """
+select count(*) filter (where {delivered}), count(*) filter (where not ({delivered})) from {partition} as r
+"""
+_OLDEST: Final[LiteralString] = """
+select r.{id}::text, r.{time}::text from {partition} as r where not ({delivered}) order by r.{time} limit {shown}
+"""
+_UNDELIVERED: Final[LiteralString] = """
+select exists (select from {partition} as r where not ({delivered}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition whose rows are all old. `bound` is its place in the table, as ATTACH takes it."""
+
+    name: TableName
+    bound: str
+    pending: bool
+    """Whether a detachment of it was begun and not finished."""
+
+
+class Partitions:
+    """The partitions of one table that end before a moment."""
+
+    def __init__(
+        self, conn: Connection, acknowledged: Acknowledged, *, id_column: Field, time: Field, before: str
+    ) -> None:
+        self._conn = conn
+        self.table = acknowledged.table
+        self._delivered = acknowledged.condition(sql.Identifier("r"))
+        self._id = id_column.name
+        self._column = time.name
+        self._number = time.type_oid in INTEGERS
+        self._before = before
+        self._concurrently = True
+
+    async def old(self) -> list[Partition]:
+        """The partitions whose rows are all from before, the oldest first.
+
+        Raises SetupError where the table isn't partitioned by range of the column.
+        """
+        wanted = (self.table.schema, self.table.name)
+        ((strategy, columns, column, default),) = await execute(self._conn, _KEY, wanted)
+        if strategy != "r" or columns != 1 or column != self._column or self._number:
+            how = (
+                "not partitioned"
+                if strategy is None
+                else f"not partitioned by range of the time {quote(self._column)} alone"
+            )
+            raise SetupError(
+                f"{self.table} is {how}, so no partition is known to be old",
+                next="remove its rows in batches, without --partitions",
+            )
+        self._concurrently = not default
+        rows = await execute(self._conn, _OLD, (*wanted, self._before))
+        return [Partition(TableName(schema, name), bound, pending) for schema, name, bound, pending in rows]
+
+    async def count(self, partition: Partition) -> Count:
+        """Its rows, all of them old."""
+        await execute(self._conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
+        ((delivered, undelivered),) = await self._ask(_COUNT, partition)
+        oldest = await self._ask(_OLDEST, partition) if undelivered else []
+        return Count(int(delivered), int(undelivered), tuple(Kept(id_, time) for id_, time in oldest))
+
+    async def detach(self, partition: Partition) -> bool:
+        """Take it out of the table; it stays as a table of its own. False where a row came that isn't acknowledged.
+
+        Raises MissingRight for who doesn't own both, PostgresUnavailable while somebody's lock is in the way.
+        """
+        return await self._taken_out(partition, drop=False)
+
+    async def drop(self, partition: Partition) -> bool:
+        """Take it out of the table and drop it; as `detach`."""
+        return await self._taken_out(partition, drop=True)
+
+    async def _taken_out(self, partition: Partition, *, drop: bool) -> bool:
+        owner = self._conn
+        try:
+            await execute(owner, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
+            await _patiently(lambda attempt: self._detach(partition, again=attempt > 1))
+            if await _patiently(lambda _: self._end(partition, drop=drop)):
+                return True
+            attach = sql.SQL("alter table {} attach partition {} " + partition.bound).format(
+                _identifier(self.table), _identifier(partition.name)
+            )
+            await _patiently(lambda _: execute(owner, attach, within=SCAN))
+        except MissingRight as error:
+            raise MissingRight(
+                f"the role {quote(owner.info.user)} doesn't own {self.table} and {partition.name}: {error}",
+                next="name the owner's connection with --admin-dsn; or remove rows in batches, without --partitions",
+            ) from error
+        return False
+
+    async def _detach(self, partition: Partition, *, again: bool) -> None:
+        """Detach it, unless an attempt before, which failed in the middle, has done so in the end."""
+        pending = partition.pending
+        if again:
+            now = [each for each in await self.old() if each.name == partition.name]
+            if not now:
+                return
+            pending = now[0].pending
+        how = "finalize" if pending else "concurrently" if self._concurrently else ""
+        statement = sql.SQL("alter table {} detach partition {} " + how).format(
+            _identifier(self.table), _identifier(partition.name)
+        )
+        # Concurrently it waits for those who use the table; a transaction that is open for long is in its way.
+        await execute(self._conn, statement, within=30)
+
+    async def _end(self, partition: Partition, *, drop: bool) -> bool:
+        """Look at it for the last time, with nobody else at it, and drop it; False if a row isn't acknowledged."""
+        owner, name = self._conn, _identifier(partition.name)
+        async with owner.transaction():
+            await execute(owner, sql.SQL("lock table {} in access exclusive mode").format(name))
+            ((undelivered,),) = await self._ask(_UNDELIVERED, partition)
+            if undelivered:
+                return False
+            if drop:
+                await execute(owner, sql.SQL("drop table {}").format(name))
+        return True
+
+    async def _ask(self, query: LiteralString, partition: Partition) -> list[tuple[Any, ...]]:
+        statement = sql.SQL(query).format(
+            partition=_identifier(partition.name),
+            delivered=self._delivered,
+            id=sql.Identifier(self._id),
+            time=sql.Identifier(self._column),
+            shown=sql.Literal(SHOWN),
+        )
+        return await execute(self._conn, statement, within=SCAN + 5)
+
+
+def _identifier(table: TableName) -> sql.Identifier:
+    return sql.Identifier(table.schema, table.name)
+
+
+async def _patiently(work: Callable[[int], Awaitable[Answer]]) -> Answer:
+    """Do it, told the number of the attempt, and again while another session's lock is in the way."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await work(attempt)
+        except CdcOutboxError as error:
+            if getattr(error.__cause__, "sqlstate", None) not in ("55P03", "40P01"):
+                raise
+            await asyncio.sleep(AGAIN)
+    return await work(ATTEMPTS)

@@ -1,0 +1,133 @@
+"""Rows that the table has under an id, each as the stream would have brought it, and whether it was delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable, UsageError
+from cdc_outbox.event import quote
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.connection import Connection, execute
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cdc_outbox.event import Values
+    from cdc_outbox.postgres.acknowledged import Acknowledged
+    from cdc_outbox.table.mapping import Plan
+
+MOST: Final = 10
+"""Rows with one id that are shown: an id should be unique, and needn't be."""
+
+SCAN: Final = 60.0
+"""Seconds that a search without an index may take."""
+
+_INDEXED: Final[LiteralString] = """
+select exists (select from pg_catalog.pg_index i
+                 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+                where i.indrelid = c.oid and a.attname = %s and i.indisvalid and i.indpred is null)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = %s
+"""
+
+# `format('%%s', …)` gives the text that the type's output function gives, which is what the stream has.
+_TEXT: Final[LiteralString] = (
+    "case when r.{0} is not distinct from null then null else pg_catalog.format('%%s', r.{0}) end"
+)
+
+# A frozen transaction has no commit time, nor has one from before track_commit_timestamp was on.
+_FIND: Final[LiteralString] = """
+select r.tableoid::regclass::text, {delivered},
+       case when pg_catalog.current_setting('track_commit_timestamp') = 'on'
+            then pg_catalog.pg_xact_commit_timestamp(r.xmin) end,
+       {texts}
+  from {table} as r where r.{id} = %s limit {most}
+"""
+
+_END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One row. `relation`: the table or partition that holds it, as SQL names it.
+
+    `committed_at`: when the row as it is now was committed, which an UPDATE since makes later than the insert; None
+    where the server doesn't keep that.
+    """
+
+    relation: str
+    delivered: bool
+    committed_at: datetime | None
+    values: Values
+
+
+async def indexed(conn: Connection, plan: Plan) -> bool:
+    """Whether a row is found by its id without reading the whole table."""
+    table = plan.table
+    rows = await execute(conn, _INDEXED, (plan.layout.id.name, table.schema, table.name))
+    return bool(rows and rows[0][0])
+
+
+async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_id: str) -> list[Stored]:
+    """The rows with this id.
+
+    Raises UsageError for what can't be an id of this table, MissingRight, PostgresUnavailable where the search takes
+    longer than `SCAN` seconds.
+    """
+    column, table = plan.layout.id.name, plan.table
+    texts = [sql.SQL(_TEXT).format(sql.Identifier(field.name)) for field in plan.shape.fields]
+    query = sql.SQL(_FIND).format(
+        delivered=acknowledged.condition(sql.Identifier("r")),
+        texts=sql.SQL(", ").join(texts),
+        table=sql.Identifier(table.schema, table.name),
+        id=sql.Identifier(column),
+        most=sql.Literal(MOST),
+    )
+    await execute(conn, "set row_security = off")
+    await execute(conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
+    try:
+        rows = await execute(conn, query, (event_id,), within=SCAN + 5)
+    except CdcOutboxError as error:
+        raise _explained(error, plan, event_id, conn.info.user) from error
+    return [
+        Stored(
+            str(relation),
+            bool(delivered),
+            committed_at,
+            [None if text is None else str(text).encode() for text in values],
+        )
+        for relation, delivered, committed_at, *values in rows
+    ]
+
+
+def _explained(error: CdcOutboxError, plan: Plan, event_id: str, role: str) -> CdcOutboxError:
+    state = str(getattr(error.__cause__, "sqlstate", None))
+    column, table = quote(plan.layout.id.name), plan.table
+    if state[:2] == "22":
+        words = str(error).partition(": ")[2]
+        return UsageError(
+            f"{event_id!r} can't be an id of {table}, by the type of its column {column}: {words}",
+            next="give the id as PostgreSQL prints it, and as the header id of the message has it",
+        )
+    if state == "57014":
+        name = quote(f"{table.name}_{plan.layout.id.name}_idx")
+        return PostgresUnavailable(
+            f"to find one row of {table} without an index on {column} took longer than {SCAN:g} s",
+            next=f"create index concurrently {name} on {table} ({column});",
+        )
+    if isinstance(error, MissingRight):
+        return MissingRight(
+            f"the role {quote(role)} may not read all of {table}: {error}",
+            next=f"as its owner: grant select on {table} to {quote(role)}; or name an owner's connection with"
+            " --admin-dsn",
+        )
+    return error
+
+
+async def end_of_wal(conn: Connection) -> LSN:
+    """A position behind the commit of each row that was found before."""
+    ((position,),) = await execute(conn, _END_OF_WAL)
+    return LSN.parse(str(position))

@@ -1,0 +1,244 @@
+"""Removing rows of the outbox table that are old and acknowledged, and naming those that are old and aren't.
+
+First the table is read once, a piece at a time, and counted; then the rows that may go are deleted in batches. After
+each statement comes a pause in proportion to it, so that the database has the better part of its time for others,
+however slow it is.
+
+What is old and not acknowledged stays, and says that something is wrong: no relay streams, or it is far behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
+from cdc_outbox.postgres import expired
+from cdc_outbox.postgres.acknowledged import acknowledged
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.expired import Count, Expired
+from cdc_outbox.postgres.partitions import Partitions
+from cdc_outbox.postgres.standing import standing
+from cdc_outbox.settings import format_duration
+from cdc_outbox.table.mapping import Mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import TypeVar
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.expired import Kept, Piece
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.mapping import Plan
+    from cdc_outbox.table.values import Field
+
+    Answer = TypeVar("Answer")
+
+APPLICATION_NAME: Final = "cdc-outbox cleanup"
+
+BATCH: Final = 1000
+"""Rows that go in one transaction."""
+
+SHARE: Final = 0.5
+"""Part of the time in which a statement of ours runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which rows go, and how. `older_than`: seconds; `batch`: rows at a time; `share`: part of the time, up to 1.
+
+    `partitions`: whole partitions go, and no rows of others.
+    """
+
+    older_than: float
+    batch: int = BATCH
+    share: float = SHARE
+    partitions: Literal["drop", "detach"] | None = None
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What became of one table's old rows. `by`: the column that told their age, None where age didn't count.
+
+    `found` is from before. `partitions`: those that went, or would go, with their rows. `why` says for each slot that
+    isn't past the rows that stayed how it is, and what to do.
+    """
+
+    table: TableName
+    by: str | None
+    found: Count = field(default_factory=Count)
+    removed: int = 0
+    partitions: tuple[TableName, ...] = ()
+    why: tuple[tuple[str, str], ...] = ()
+
+
+class Unacknowledged(CdcOutboxError):
+    """Rows are older than they should get, and not acknowledged: something is wrong with their delivery."""
+
+    @classmethod
+    def of(cls, cleaned: Sequence[Cleaned], age: float) -> Unacknowledged:
+        """The error for tables some of whose old rows stayed."""
+        parts, steps = [], []
+        for each in cleaned:
+            names = ", ".join(_named(row) for row in each.found.oldest)
+            more = ", …" if each.found.undelivered > len(each.found.oldest) else ""
+            reasons = "; ".join(problem for problem, _ in each.why)
+            parts.append(
+                f"{each.found.undelivered} rows of {each.table} that are {old(age)} are not acknowledged, and stay: "
+                f"{names}{more}; {reasons}"
+            )
+            steps += [step for _, step in each.why]
+        return cls("; ".join(parts), next="; ".join(dict.fromkeys(steps)))
+
+
+def old(age: float) -> str:
+    """An age in words."""
+    return f"older than {format_duration(age)}" if age else "of any age"
+
+
+def _named(row: Kept) -> str:
+    name = row.id if row.id is not None else "without an id"
+    return name if row.time is None else f"{name} ({row.time})"
+
+
+async def clean(
+    settings: Settings,
+    rule: Rule,
+    *,
+    dry_run: bool = False,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Cleaned]:
+    """Remove what is old and acknowledged from each table, or with `dry_run` only count.
+
+    `told` hears of each batch: how many rows of a table are gone, and how many there are to go. Raises SetupError for a
+    table whose rows have no age, MappingError, MissingRight, PostgresUnavailable.
+    """
+    relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
+    try:
+        owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
+        try:
+            return [
+                await _table(settings, relay, owner, table, rule, dry_run=dry_run, told=told)
+                for table in settings.outbox.tables
+            ]
+        finally:
+            await owner.close()
+    finally:
+        await relay.close()
+
+
+async def _table(
+    settings: Settings,
+    relay: Connection,
+    owner: Connection,
+    table: TableName,
+    rule: Rule,
+    *,
+    dry_run: bool,
+    told: Callable[[int, int], None],
+) -> Cleaned:
+    plan = await planned(settings, owner, table)
+    by = aged(plan, rule.older_than)
+    done = Cleaned(table, by.name if by is not None else None)
+    proven = await acknowledged(relay, owner, settings.postgres.slot, table)
+    before = await expired.moment(owner, rule.older_than)
+    if rule.partitions is None:
+        rows = Expired(owner, proven, id_column=plan.layout.id, time=by, before=before)
+        await _rows(rows, rule, done, dry_run=dry_run, told=told)
+    elif by is None:
+        raise UsageError(
+            "--older-than 0s removes rows of any age, and --partitions removes those that are old",
+            next="give an age, such as --older-than 7d",
+        )
+    else:
+        parts = Partitions(owner, proven, id_column=plan.layout.id, time=by, before=before)
+        await _partitions(parts, rule.partitions, done, dry_run=dry_run, told=told)
+    if done.found.undelivered:
+        done.why = await standing(relay, proven)
+    return done
+
+
+async def _rows(
+    rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told: Callable[[int, int], None]
+) -> None:
+    full: list[Piece] = []
+    for piece in await rows.pieces():
+        count = await _gently(rule.share, partial(rows.count, piece))
+        done.found += count
+        if count.delivered:
+            full.append(piece)
+    for piece in full if not dry_run else ():
+        went = rule.batch
+        while went == rule.batch:
+            went = await _gently(rule.share, partial(rows.delete, piece, rule.batch))
+            done.removed += went
+            told(done.removed, done.found.delivered)
+
+
+async def _partitions(
+    parts: Partitions,
+    how: Literal["drop", "detach"],
+    done: Cleaned,
+    *,
+    dry_run: bool,
+    told: Callable[[int, int], None],
+) -> None:
+    """Only partitions with no row that isn't acknowledged go; of the others no row does."""
+    for partition in await parts.old():
+        count = await parts.count(partition)
+        if count.undelivered:
+            done.found += replace(count, delivered=0)
+            continue
+        if not dry_run:
+            if not await (parts.drop if how == "drop" else parts.detach)(partition):
+                done.found += replace(await parts.count(partition), delivered=0)
+                continue
+            done.removed += count.delivered
+            told(done.removed, done.removed)
+        done.found += count
+        done.partitions += (partition.name,)
+
+
+async def planned(settings: Settings, conn: Connection, table: TableName) -> Plan:
+    """How the rows of a table are read. Raises MappingError, and SetupError where there is none."""
+    mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
+    plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+    if plan is None:
+        raise SetupError(
+            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
+        )
+    return plan
+
+
+def aged(plan: Plan, older_than: float) -> Field | None:
+    """The column that tells a row's age: when it was made, else when it was sent. None where any age will do.
+
+    Raises SetupError for a table without such a column: then only every acknowledged row can be removed.
+    """
+    if not older_than:
+        return None
+    sent = plan.bookkeeping.sent
+    found = plan.optional.get("created_at") or (
+        sent.field if sent is not None and sent.by == "time" else None
+    )
+    if found is None:
+        raise SetupError(
+            f"{plan.table} has no column that says how old a row is, so none is known to be older than "
+            f"{format_duration(older_than)}",
+            next="remove every acknowledged row, of whatever age: cdc-outbox cleanup --older-than 0s; or add a column: "
+            f"alter table {plan.table} add column created_at timestamptz default now();",
+        )
+    return found
+
+
+async def _gently(share: float, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Do it, then leave the database alone for as long as it takes to have had only `share` of the time."""
+    began = time.monotonic()
+    answer = await work()
+    await asyncio.sleep((time.monotonic() - began) * (1 / share - 1))
+    return answer

@@ -1,0 +1,360 @@
+"""Where is my event: in the table, in the slot, at Kafka.
+
+The table has the row, or hasn't. What the slots of the table have proven says whether it was delivered; where they
+haven't yet, a relay at work is given a moment, and a slot that nobody reads from is read, without consuming anything,
+until the event comes or all that it has is seen. Where the event goes at Kafka follows from the row; whether it is
+there is looked up when asked for.
+
+A row doesn't hold its position in the stream. It is known while the row waits in the slot, and not afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
+from cdc_outbox.kafka.placement import Placement
+from cdc_outbox.kafka.reading import Place, Span, reading
+from cdc_outbox.postgres import peek, slot, stored, witness
+from cdc_outbox.postgres.acknowledged import acknowledged
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.standing import standing
+from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.repair.cleanup import planned
+from cdc_outbox.table.mapping import Mapping
+from cdc_outbox.table.unfit import Unfit
+from cdc_outbox.table.values import epoch_us
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cdc_outbox.event import Encoded, TableName, Values
+    from cdc_outbox.lsn import LSN
+    from cdc_outbox.postgres.acknowledged import Acknowledged
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.stored import Stored
+    from cdc_outbox.settings import KafkaSettings, Settings
+    from cdc_outbox.table.mapping import Plan
+
+APPLICATION_NAME: Final = "cdc-outbox find"
+
+PATIENCE: Final = 3.0
+"""Seconds that a relay at work has to confirm the event."""
+
+POLL: Final = 0.25
+
+ROWS: Final = 200_000
+SEARCH: Final = 20.0
+"""Rows and seconds of a search in the slot, and at Kafka."""
+
+EARLY: Final = 60_000
+"""Milliseconds before the time that the row gives, from which on the topic is searched."""
+
+
+class Delivery(enum.Enum):
+    """How far an event has come. UNCONFIRMED: a relay is at work on it. PASSED: the slot has nothing of it any more."""
+
+    DELIVERED = "delivered"
+    WAITING = "waiting"
+    UNCONFIRMED = "unconfirmed"
+    PASSED = "passed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class InSlot:
+    """Where the event stands in what the slot has to give, and how many rows come before it."""
+
+    lsn: LSN
+    seq: int
+    commit_us: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What is known of one row.
+
+    `row` is None for one that is only in the slot. `message` is what becomes of it, None where `left_out` names the
+    rule, or `poison` the reason. `partition` is None where it isn't known. `offset`: where it is in the topic, None
+    where it wasn't found or not looked for.
+    """
+
+    table: TableName
+    row: Stored | None
+    texts: dict[str, str | None]
+    created_us: int | None
+    delivery: Delivery
+    said: str
+    next: str = ""
+    in_slot: InSlot | None = None
+    message: Encoded | None = None
+    left_out: str | None = None
+    poison: PoisonEvent | None = None
+    partition: int | None = None
+    offset: int | None = None
+    searched: str | None = None
+    """What the search in the topic has shown; None where there was none."""
+
+
+class Unknown(CdcOutboxError):
+    """No event with this id is in the tables, nor in a slot that nobody reads from."""
+
+    @classmethod
+    def of(cls, event_id: str, tables: Sequence[TableName]) -> Unknown:
+        """The error for an id that was looked for in these tables."""
+        return cls(
+            f"no event with the id {event_id!r} is in {', '.join(map(str, tables))}: it was deleted or rolled back, or"
+            " isn't committed yet",
+            next="if it is another table's or database's, name that with --table or --dsn",
+        )
+
+
+async def find(
+    settings: Settings,
+    event_id: str,
+    *,
+    in_topic: bool = False,
+    told: Callable[[str], None] = lambda what: None,
+) -> list[Event]:
+    """All that is known of the events with this id, in each of the tables; empty where there is none.
+
+    `in_topic`: look for them at Kafka too. `told` hears what makes it slow, and of what can't be known. Raises
+    UsageError for what can't be an id, SetupError, MissingRight, PostgresUnavailable.
+    """
+    placing = asyncio.create_task(_placement(settings.kafka, told))
+    try:
+        relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
+        try:
+            owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
+            try:
+                events = await _Search(settings, event_id, relay, owner, told).events()
+            finally:
+                await owner.close()
+        finally:
+            await relay.close()
+        placement = await placing
+        events = [await _placed(event, placement) for event in events]
+    finally:
+        placing.cancel()
+    if in_topic:
+        events = [await _sought(settings.kafka, event) for event in events]
+    return events
+
+
+class _Search:
+    """The search for one id."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        event_id: str,
+        relay: Connection,
+        owner: Connection,
+        told: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._slot = settings.postgres.slot
+        self._id = event_id
+        self._relay = relay
+        self._owner = owner
+        self._told = told
+
+    async def events(self) -> list[Event]:
+        """The rows of all tables, or what waits in the slot alone."""
+        events: list[Event] = []
+        unproven: list[tuple[Plan, Acknowledged, Stored]] = []
+        refused: list[UsageError] = []
+        tables = self._settings.outbox.tables
+        for table in tables:
+            plan = await planned(self._settings, self._owner, table)
+            proven = await acknowledged(self._relay, self._owner, self._slot, table)
+            if not await stored.indexed(self._owner, plan):
+                self._told(f"column {plan.layout.id.name} of {table} has no index: the whole table is read")
+            try:
+                rows = await stored.find(self._owner, plan, proven, self._id)
+            except UsageError as error:
+                refused.append(error)
+                continue
+            events += [_delivered(plan, proven, row) for row in rows if row.delivered]
+            unproven += [(plan, proven, row) for row in rows if not row.delivered]
+        if len(refused) == len(tables):
+            raise refused[0]
+        if unproven:
+            events += await self._unproven(unproven)
+        elif not events:
+            events = await self._only_in_slot()
+        return events
+
+    async def _unproven(self, rows: list[tuple[Plan, Acknowledged, Stored]]) -> list[Event]:
+        """Rows of which it isn't proven that they were delivered."""
+        found = await slot.inspect(self._relay, self._slot)
+        if found is not None and found.active:
+            return [await self._awaited(*each) for each in rows]
+        wanted = {plan.table for plan, _, _ in rows}
+        try:
+            waiting = await self._in_slot(wanted)
+        except SlotBusy:
+            return [await self._awaited(*each) for each in rows]
+        except CdcOutboxError as error:
+            return [
+                _event(plan, row.values, row, Delivery.UNKNOWN, str(error), error.next)
+                for plan, _, row in rows
+            ]
+        start = f"cdc-outbox start --slot {self._slot}"
+        events = []
+        for plan, _, row in rows:
+            here = waiting.get(plan.table)
+            if here is not None:
+                said = f"waits in the slot {self._slot}, and no relay streams from it"
+                event = _event(plan, row.values, row, Delivery.WAITING, said, start)
+                events.append(replace(event, in_slot=here[0]))
+            elif None in waiting:
+                said = (
+                    f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
+                )
+                events.append(_event(plan, row.values, row, Delivery.UNKNOWN, said, start))
+            else:
+                said = (
+                    f"the slot {self._slot} has nothing of it any more: it was delivered and that isn't proven yet, or"
+                    " it is older than the slot"
+                )
+                remedy = f"cdc-outbox find {self._id} --in-topic"
+                events.append(_event(plan, row.values, row, Delivery.PASSED, said, remedy))
+        return events
+
+    async def _awaited(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
+        """A relay is at work: give it a moment. What is confirmed beyond the end of WAL as it is now has the row."""
+        end = await stored.end_of_wal(self._owner)
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            await asyncio.sleep(POLL)
+            proven = await acknowledged(self._relay, self._owner, self._slot, plan.table)
+            alone = len(proven.proofs) == 1 and proven.horizon is not None
+            found = await witness.read(self._relay, self._slot)
+            if alone and isinstance(found, Witness) and found.position >= end:
+                return _delivered(plan, proven, row)
+            now = await stored.find(self._owner, plan, proven, self._id)
+            if any(each.values == row.values and each.delivered for each in now):
+                return _delivered(plan, proven, row)
+        problems = await standing(self._relay, proven)
+        said = "; ".join(problem for problem, _ in problems)
+        remedy = "; ".join(dict.fromkeys(step for _, step in problems))
+        return _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
+
+    async def _only_in_slot(self) -> list[Event]:
+        """Rows that were deleted since they were inserted, and wait in a slot that nobody reads from."""
+        found = await slot.inspect(self._relay, self._slot)
+        if found is None or found.active:
+            return []
+        try:
+            waiting = await self._in_slot(set(self._settings.outbox.tables))
+        except CdcOutboxError as error:
+            self._told(f"the slot {self._slot} was not searched: {error}")
+            return []
+        said = f"waits in the slot {self._slot}, and is not in the table any more"
+        start = f"cdc-outbox start --slot {self._slot}"
+        return [
+            replace(_event(row.plan, row.values, None, Delivery.WAITING, said, start), in_slot=here)
+            for table, (here, row) in waiting.items()
+            if table is not None and row is not None
+        ]
+
+    async def _in_slot(
+        self, wanted: set[TableName]
+    ) -> dict[TableName | None, tuple[InSlot, peek.Row | None]]:
+        """Where the id comes first in each of the tables; under None how far the search got, if not to the end."""
+        mapping = Mapping(self._settings.outbox, self._slot)
+        found: dict[TableName | None, tuple[InSlot, peek.Row | None]] = {}
+        count, until = 0, time.monotonic() + SEARCH
+        async with peek.upcoming(self._settings, mapping) as rows:
+            async for row in rows:
+                table = row.plan.table
+                here = InSlot(row.lsn, row.seq, row.commit_us, count)
+                if table in wanted and table not in found and row.plan.event_id(row.values) == self._id:
+                    found[table] = (here, row)
+                    if found.keys() == wanted:
+                        break
+                count += 1
+                if count >= ROWS or time.monotonic() > until:
+                    found[None] = (here, None)
+                    break
+        return found
+
+
+def _delivered(plan: Plan, proven: Acknowledged, row: Stored) -> Event:
+    slots = ", ".join(proof.slot for proof in proven.proofs)
+    return _event(plan, row.values, row, Delivery.DELIVERED, f"proven by the witness of slot {slots}")
+
+
+def _event(
+    plan: Plan, values: Values, row: Stored | None, delivery: Delivery, said: str, remedy: str = ""
+) -> Event:
+    """What the row says by itself."""
+    created = _created_us(plan, values)
+    event = Event(plan.table, row, plan.raw(values), created, delivery, said, remedy)
+    try:
+        message = plan.encode(values, 0, 0, created or time.time_ns() // 1000)
+    except PoisonEvent as poison:
+        return replace(event, poison=poison)
+    if isinstance(message, str):
+        return replace(event, left_out=message)
+    return replace(event, message=message)
+
+
+def _created_us(plan: Plan, values: Values) -> int | None:
+    field = plan.optional.get("created_at")
+    raw = values[field.at] if field is not None else None
+    if field is None or raw is None:
+        return None
+    try:
+        return epoch_us(raw, field.name)
+    except Unfit:
+        return None
+
+
+async def _placement(settings: KafkaSettings, told: Callable[[str], None]) -> Placement:
+    placement = Placement(settings)
+    try:
+        await placement.look()
+    except CdcOutboxError as error:
+        told(f"partitions are not shown: {error}")
+    return placement
+
+
+async def _placed(event: Event, placement: Placement) -> Event:
+    """With its partition, where the cluster was reached. Without a key it depends on the place in the stream."""
+    message, here = event.message, event.in_slot
+    if message is None or (message[1] is None and message[2] is None and here is None):
+        return event
+    lsn, seq = (here.lsn, here.seq) if here is not None else (0, 0)
+    return replace(event, partition=await placement.of(message, lsn, seq))
+
+
+async def _sought(settings: KafkaSettings, event: Event) -> Event:
+    """With its place in the topic, from about the time that its row gives on. What is there may be there twice."""
+    message = event.message
+    if message is None:
+        return event
+    topic, _, _, _, ms, headers = message
+    wanted = next(value for name, value in headers if name == "id")
+    count, until = 0, time.monotonic() + SEARCH
+    async with reading(settings) as topics:
+        partitions = (await topics.topics()).get(topic, 0)
+        known = range(partitions) if event.partition is None else [event.partition]
+        places = [Place(topic, number) for number in known]
+        begins = await topics.at(places, ms - EARLY if event.created_us is not None else 0)
+        ends = await topics.ends(places)
+        spans = [Span(place, begins[place], ends[place]) for place in places]
+        async for place, records in topics.records(spans, stalled=SEARCH):
+            for record in records:
+                if ("id", wanted) in record.headers:
+                    return replace(event, partition=place.partition, offset=record.offset, searched="found")
+            count += len(records)
+            if count >= ROWS or time.monotonic() > until:
+                return replace(event, searched=f"not among the {count} records that were looked at")
+    return replace(event, searched="not in the topic" if partitions else f"there is no topic {topic}")

@@ -1,0 +1,335 @@
+"""Old rows go once they are acknowledged, and no other row does: by hand, by partition, and by the relay itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox
+from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.postgres import PASSWORD, Postgres
+from tests.servers.process import Process
+from tests.servers.relay import clean_environment, run_command
+from tests.servers.wait import eventually
+
+PROVE = """
+update cdc_outbox_witness
+   set snapshot = pg_current_snapshot(), position = pg_current_wal_insert_lsn(), updated_at = clock_timestamp()
+"""
+"""What a relay does once it has delivered everything."""
+
+ROWS = """
+insert into {table} (aggregate_type, aggregate_id, event_type, created_at)
+select 'order', n::text, {name}, now() - {age}::interval from generate_series(1, {count}) as n
+"""
+
+
+class Place:
+    """A database with an outbox, its slot, and the command on it."""
+
+    def __init__(self, database: Database, slot: str) -> None:
+        self.database = database
+        self.slot = slot
+        self.environment = {"CDC_OUTBOX_DSN": database.dsn}
+
+    def init(self, *flags: str) -> Place:
+        done = run_command("init", "--slot", self.slot, *flags, env=self.environment)
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def sql(self, *statements: str) -> None:
+        with psycopg.connect(self.database.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(SQL(statement))
+
+    def insert(self, name: str, count: int, age: str, table: str = "outbox") -> None:
+        """Rows of that age, told by their event type."""
+        with psycopg.connect(self.database.dsn, autocommit=True) as connection:
+            connection.execute(
+                SQL(ROWS).format(
+                    table=Identifier(table), name=Literal(name), age=Literal(age), count=Literal(count)
+                )
+            )
+
+    def rows(self, table: str = "outbox") -> dict[str, int]:
+        """How many rows there are of each name."""
+        query = SQL("select event_type, count(*)::int from {} group by 1").format(Identifier(table))
+        return dict(self.database.server.execute(query, dbname=self.database.name))
+
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return run_command(
+            "cleanup", "--slot", self.slot, *arguments, env={**self.environment, **(env or {})}
+        )
+
+    def clean(self, *arguments: str, code: int = 0, age: str = "7d") -> dict[str, Any]:
+        """What it says of the one table; its errors are `error` and `next`."""
+        done = self.run("--older-than", age, "--json", *arguments)
+        assert done.returncode == code, done.stdout + done.stderr
+        (table,) = json.loads(done.stdout)["tables"]
+        words = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line)
+        return {**table, **words}
+
+    def refused(self, *arguments: str, code: int = 78, env: dict[str, str] | None = None) -> tuple[str, str]:
+        done = self.run(*arguments, env=env)
+        assert done.returncode == code, done.stdout + done.stderr
+        *_, error, remedy = done.stderr.splitlines()
+        return error.removeprefix("error: "), remedy.removeprefix("next: ")
+
+
+@pytest.fixture
+def place(database: Database, slot: str) -> Place:
+    return Place(database, slot)
+
+
+def test_old_and_acknowledged_rows_go_and_no_others(postgres_version: Postgres, place: Place) -> None:
+    create_outbox(place.database.dsn)
+    place.init()
+    place.insert("old", 2500, "8 days")
+    place.insert("new", 3, "1 day")
+    assert place.clean(code=1)["removed"] == 0, "nothing is proven yet"
+    place.sql(PROVE)
+    place.insert("late", 7, "9 days")
+    with psycopg.connect(place.database.dsn) as other:
+        other.execute("select from outbox where event_type = 'old' limit 1 for update")
+        assert place.clean("--dry-run", code=1)["found"] == 2500
+        assert place.rows() == {"old": 2500, "new": 3, "late": 7}
+        said = place.clean("--batch", "300", code=1)
+    assert said["removed"] == 2499, "a row that somebody has locked is passed over"
+    assert said["by"] == "created_at"
+    assert said["unacknowledged"] == 7
+    assert len(said["oldest_unacknowledged"]) == 5
+    assert said["error"].startswith(
+        "7 rows of public.outbox that are older than 7d are not acknowledged, and stay: "
+    )
+    assert said["oldest_unacknowledged"][0]["id"] in said["error"]
+    assert f"no relay streams from the slot {place.slot}" in said["error"]
+    assert said["next"] == f"cdc-outbox start --slot {place.slot}"
+    assert place.rows() == {"old": 1, "new": 3, "late": 7}
+    place.sql(PROVE)
+    assert place.clean()["removed"] == 8
+    assert place.rows() == {"new": 3}
+    place.sql("update cdc_outbox_witness set snapshot = null")
+    assert place.clean(age="0s", code=1)["unacknowledged"] == 3
+
+
+def test_each_slot_has_to_be_past_a_row(place: Place) -> None:
+    create_outbox(place.database.dsn)
+    place.init()
+    other = Place(place.database, f"{place.slot}_b").init("--no-backfill")
+    place.sql(PROVE)
+    place.insert("old", 5, "8 days")
+    place.sql(PROVE + f" where slot = '{place.slot}'")
+    said = place.clean(code=1)
+    assert (said["removed"], said["unacknowledged"]) == (0, 5)
+    assert f"no relay streams from the slot {other.slot}" in said["error"]
+    assert said["next"] == f"cdc-outbox start --slot {other.slot}"
+    place.sql(PROVE)
+    assert place.clean()["removed"] == 5
+
+
+def test_a_table_without_a_time_is_emptied_only_as_a_whole(place: Place) -> None:
+    place.sql("create table outbox (id bigserial primary key, topic text, aggregate_id text, payload jsonb)")
+    place.init()
+    place.sql("insert into outbox (topic) values ('a'), ('b')", PROVE)
+    error, remedy = place.refused("--older-than", "7d")
+    assert "no column that says how old a row is" in error
+    assert "cdc-outbox cleanup" in remedy
+    assert place.clean(age="0s")["removed"] == 2
+    place.sql("alter table outbox add sent_at timestamptz")
+    place.sql(
+        "insert into outbox (topic, sent_at) values ('old', now() - interval '8 days'), ('unsent', null)",
+        PROVE,
+    )
+    assert place.clean()["removed"] == 1
+    error, _ = place.refused(code=2)
+    assert "isn't said" in error
+    error, _ = place.refused("--older-than", "7", code=2)
+    assert "a number and a unit" in error
+
+
+PARTITIONED = """
+create table outbox (id uuid default gen_random_uuid(), aggregate_type text, aggregate_id text, event_type text,
+                     payload jsonb, created_at timestamptz default now()) partition by range (created_at);
+create table ancient partition of outbox for values from (minvalue) to (NOW - interval '20 days');
+create table old partition of outbox for values from (NOW - interval '20 days') to (NOW - interval '10 days');
+create table mixed partition of outbox for values from (NOW - interval '10 days') to (NOW + interval '1 day')
+"""
+
+
+def partitioned(place: Place, *more: str) -> None:
+    # Each bound is worked out by a statement of its own, and they have to meet.
+    moment = place.database.server.value("select date_trunc('minute', now())::text")
+    place.sql(*PARTITIONED.replace("NOW", f"timestamptz '{moment}'").split(";"), *more)
+    place.init()
+    for name, age in (("ancient", "30 days"), ("old", "15 days"), ("recent", "9 days"), ("new", "1 hour")):
+        place.insert(name, 10, age)
+
+
+def test_partitions_that_are_wholly_acknowledged_go(postgres_version: Postgres, place: Place) -> None:
+    partitioned(place)
+    wholly_acknowledged_ones_go(place)
+
+
+def test_so_they_do_beside_a_default_partition(place: Place) -> None:
+    """PostgreSQL refuses to detach partitions concurrently then."""
+    partitioned(place, "create table rest partition of outbox default")
+    wholly_acknowledged_ones_go(place)
+
+
+def wholly_acknowledged_ones_go(place: Place) -> None:
+    place.sql(PROVE)
+    place.insert("late", 1, "25 days")
+    assert place.clean("--partitions", "drop", "--dry-run", code=1)["partitions"] == ["public.old"]
+    said = place.clean("--partitions", "drop", code=1)
+    assert said["partitions"] == ["public.old"]
+    assert said["removed"] == 10
+    assert said["unacknowledged"] == 1
+    assert place.rows() == {"ancient": 10, "recent": 10, "new": 10, "late": 1}
+    place.sql(PROVE)
+    assert place.clean("--partitions", "detach")["partitions"] == ["public.ancient"]
+    assert place.rows() == {"recent": 10, "new": 10}
+    assert place.rows("ancient") == {"ancient": 10, "late": 1}
+    assert place.clean()["removed"] == 10, "rows of partitions that are not wholly old go one by one"
+
+
+def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
+    postgres_version: Postgres, place: Place
+) -> None:
+    """It is committed after the count, before the last look, by a transaction that holds the detachment up."""
+    partitioned(place)
+    place.sql(PROVE)
+    with psycopg.connect(place.database.dsn) as late:
+        late.execute(
+            "insert into outbox (event_type, created_at) values ('late', now() - interval '15 days')"
+        )
+        cleaning = Process(
+            [sys.executable, "-m", "cdc_outbox", "cleanup", "--slot", place.slot, "--older-than", "7d", "--json",
+             "--partitions", "drop"],
+            env=clean_environment(place.environment),
+            pipes=True,
+        )  # fmt: skip
+        eventually(
+            lambda: (
+                place.database.server.value(
+                    "select count(*) > 0 from pg_locks where not granted and database ="
+                    " (select oid from pg_database where datname = %s)",
+                    (place.database.name,),
+                )
+                or place.database.server.value(
+                    "select exists (select from pg_stat_activity where datname = %s and wait_event_type = 'Lock')",
+                    (place.database.name,),
+                )
+            ),
+            30,
+            "the detachment waits",
+        )
+        late.commit()
+    stdout, stderr = cleaning.popen.communicate(timeout=60)
+    assert cleaning.popen.returncode == 1, stderr
+    (said,) = json.loads(stdout)["tables"]
+    assert said["partitions"] == ["public.ancient"]
+    assert said["unacknowledged"] == 1
+    assert place.rows() == {"old": 10, "late": 1, "recent": 10, "new": 10}
+
+
+def test_what_stands_in_the_way_is_named(place: Place, slot: str) -> None:
+    create_outbox(place.database.dsn)
+    place.init("--role", slot)
+    place.insert("old", 1, "8 days")
+    place.sql(PROVE, f"alter role {slot} password '{PASSWORD}'")
+    plain = {"CDC_OUTBOX_DSN": place.database.server.dsn(place.database.name, user=slot)}
+    error, remedy = place.refused("--older-than", "7d", env=plain)
+    assert f"the role {slot} may not remove rows of public.outbox" in error
+    place.sql(remedy.removeprefix("as its owner: ").partition(";")[0])
+    assert place.run("--older-than", "7d", env=plain).returncode == 0
+    assert place.rows() == {}
+    place.sql(f"drop owned by {slot}", f"drop role {slot}")
+
+    error, _ = place.refused("--older-than", "7d", "--partitions", "drop")
+    assert "is not partitioned" in error
+    place.insert("old", 1, "8 days")
+    place.sql(
+        PROVE,
+        "alter table outbox drop constraint outbox_pkey",
+        "create publication deletes for table outbox",
+    )
+    error, remedy = place.refused("--older-than", "7d")
+    assert "publishes its deletes" in error
+    place.sql("alter publication deletes set (publish = 'insert')")
+    assert place.clean()["removed"] == 1
+
+
+def test_nothing_is_lost_however_it_is_killed(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """Rows go as soon as they are acknowledged, under load, with cleanup and relay killed again and again."""
+    pipeline = make_pipeline(outbox, kafka).prepare().init()
+    pipeline.start()
+    writer = pipeline.writer(rate=400, rows_per_transaction=2, rollback_share=0.1).start()
+    consumer = pipeline.consumer()
+    command = [
+        sys.executable,
+        "-m",
+        "cdc_outbox",
+        "cleanup",
+        "--slot",
+        pipeline.slot,
+        "--older-than",
+        "0s",
+        "--batch",
+        "20",
+    ]
+    for turn in range(6):
+        cleaning = Process(command, env=clean_environment({"CDC_OUTBOX_DSN": pipeline.dsn}))
+        writer.wait_written(400)
+        cleaning.kill()
+        if turn % 3 == 2:
+            pipeline.relay.kill()
+            pipeline.start()
+    left = pipeline.value("select count(*) from outbox")
+    verdict = pipeline.books(writer, consumer)
+    assert left < verdict.committed
+
+    def emptied() -> bool:
+        done = run_command(
+            "cleanup", "--slot", pipeline.slot, "--older-than", "0s", env={"CDC_OUTBOX_DSN": pipeline.dsn}
+        )
+        return done.returncode == 0 and pipeline.value("select count(*) from outbox") == 0
+
+    eventually(emptied, PATIENCE, "the last rows are proven and go")
+    print(f"{verdict}; {left} rows were left by cleanups that were killed")
+
+
+def test_the_relay_cleans_up_by_itself(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(outbox, kafka).prepare().init()
+    relay = pipeline.start("--cleanup-older-than", "1s")
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(50))
+    eventually(lambda: pipeline.value("select count(*) from outbox") == 0, PATIENCE, "the rows are gone")
+    assert "cdc_outbox_rows_cleaned_total 50.0" in relay.get("/metrics")[1]
+    # What goes wrong is counted, and the stream goes on.
+    pipeline.sql(SQL("alter table outbox rename created_at to at"))
+    eventually(
+        lambda: 'cdc_outbox_cleanup_failures_total{reason="setup"}' in relay.get("/metrics")[1],
+        PATIENCE,
+        "a failure counted",
+    )
+    assert sum(record.get("event") == "cleanup" for record in relay.records) == 1
+    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, '1', 'x')",
+            (pipeline.aggregate_type,),
+        )
+    eventually(lambda: len(pipeline.read()) == 51, PATIENCE, "the stream goes on")
+    assert relay.state() == "streaming"
