@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli.moment import moment
 from cdc_outbox.errors import CdcOutboxError, UsageError
-from cdc_outbox.settings import parse_duration
 
 if TYPE_CHECKING:
     from cdc_outbox.event import Encoded
-    from cdc_outbox.postgres.chosen import Ago, Chosen
+    from cdc_outbox.postgres.chosen import Chosen
     from cdc_outbox.repair.replay import Found, Replay
     from cdc_outbox.settings import Settings
 
@@ -102,8 +101,8 @@ def command(
         tuple(dict.fromkeys(ids)),
         aggregate,
         aggregate_type,
-        _moment("--since", since),
-        _moment("--until", until),
+        moment("--since", since),
+        moment("--until", until),
     )
     return run(
         _replay(
@@ -116,26 +115,6 @@ def command(
             as_json=as_json,
         )
     )
-
-
-def _moment(flag: str, text: str | None) -> datetime | Ago | None:
-    """A time, in UTC where it has no offset, or a duration before now."""
-    from cdc_outbox.postgres.chosen import Ago
-
-    if text is None:
-        return None
-    try:
-        return Ago(parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    except ValueError:
-        raise UsageError(
-            f"{flag} {text!r} is neither a time nor a duration",
-            next=f"write {flag} 2024-01-17T13:00:00Z, or {flag} 2h for two hours ago",
-        ) from None
 
 
 async def _replay(

@@ -20,6 +20,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnsupportedCodecError,
 )
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client
@@ -40,6 +41,8 @@ STALLED: Final = 60.0
 
 _ANSWER: Final = 30.0
 _TURN_MS: Final = 500
+_TOPIC: Final = 2
+_CLEANUP: Final = "cleanup.policy"
 
 
 class Place(NamedTuple):
@@ -129,6 +132,22 @@ class Reading:
         found: Any = await self._asked(self._consumer.offsets_for_times(wanted))
         there = {Place(*tp): each.offset for tp, each in found.items() if each is not None}
         return await self.ends([place for place in places if place not in there]) | there
+
+    async def compacted(self, topics: Collection[str]) -> set[str]:
+        """Those from which a message goes when a newer one has its key; without the right DescribeConfigs none."""
+        kafka = self._consumer._client
+        request: Any = DescribeConfigsRequest([(_TOPIC, name, [_CLEANUP]) for name in topics])
+        try:
+            async with asyncio.timeout(_ANSWER):
+                answer: Any = await kafka.send(kafka.get_random_node(), request)
+        except (TimeoutError, KafkaError, OSError, NotImplementedError):
+            return set()
+        return {
+            topic
+            for code, _, _, topic, entries in answer.resources
+            for name, value, *_ in entries
+            if not code and name == _CLEANUP and "compact" in (value or "")
+        }
 
     async def _offsets(self, ask: Any, places: Collection[Place]) -> dict[Place, int]:
         if not places:

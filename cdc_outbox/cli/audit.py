@@ -1,0 +1,225 @@
+"""`cdc-outbox audit`: is the event of each row in its topic, once, in order, and nothing else?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli.moment import moment
+from cdc_outbox.errors import UsageError
+from cdc_outbox.log import json_text, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cdc_outbox.repair.audit import Report, Wish
+    from cdc_outbox.repair.books import IdFrom
+    from cdc_outbox.settings import Settings
+
+DEFAULT_LIMIT = 20
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox audit",
+        "cdc-outbox audit --since 2h --twice-ok",
+        "cdc-outbox audit --settled --json | jq .missing",
+        "cdc-outbox audit --id-from payload:/event_id --table public.outbox",
+    ),
+)
+@settings_options("postgres", "admin", "outbox", "kafka")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only rows written from then on: 2024-01-17T13:00:00Z, or 2h for two hours ago.",
+)
+@click.option("--until", metavar="TIME", help="Only rows written before then.")
+@click.option(
+    "--topic-name",
+    "topics",
+    metavar="NAME",
+    multiple=True,
+    help="Read this topic; repeatable.  [those of the rows]",
+)
+@click.option(
+    "--id-from",
+    metavar="SOURCE",
+    multiple=True,
+    help="Where messages without a header id have the event's id: header:NAME or payload:/pointer; repeatable.",
+)
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Also ask for rows that a rule leaves out, or that another relay marked as sent.",
+)
+@click.option("--settled", is_flag=True, help="Nothing is under way: what isn't found is missing.")
+@click.option("--twice-ok", is_flag=True, help="Copies are no fault, as after a crash of the relay.")
+@click.option(
+    "--foreign-ok", is_flag=True, help="Messages without a row are no fault: rows are removed at times."
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the books are kept for the time, some 160 bytes an event.  [the system's temporary directory]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=DEFAULT_LIMIT,
+    metavar="N",
+    help=f"Findings of each kind that are shown.  [{DEFAULT_LIMIT}]",
+)
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+def command(
+    *,
+    since: str | None,
+    until: str | None,
+    topics: tuple[str, ...],
+    id_from: tuple[str, ...],
+    every: bool,
+    settled: bool,
+    twice_ok: bool,
+    foreign_ok: bool,
+    spool: Path | None,
+    limit: int,
+    format_: str,
+    as_json: bool,
+) -> int:
+    """Compare the table with the topics: which events are missing, twice, out of order or foreign?
+
+    Reads both and changes nothing; the relay may go on meanwhile, and what it has yet to deliver is told as under way.
+    Exits 0 only when nothing is wrong, 1 when something is.
+    """
+    settings = load_settings()
+    sources = tuple(_id_from(each) for each in id_from)
+
+    from cdc_outbox.postgres.chosen import Chosen
+    from cdc_outbox.repair.audit import Wish
+
+    wish = Wish(
+        window=Chosen(since=moment("--since", since), until=moment("--until", until)),
+        topics=topics,
+        ids_from=sources,
+        every=every,
+        settled=settled,
+        foreign_ok=foreign_ok,
+        twice_ok=twice_ok,
+        directory=spool,
+        limit=limit,
+    )
+    report = run(_audit(settings, wish))
+    redact = settings.redactor.redact
+    if as_json or format_ == "json":
+        click.echo(json_text(plain(report.document(), redact)))
+    else:
+        click.echo(redact("\n".join(_lines(report, limit))))
+    return 0 if report.clean else 1
+
+
+def _id_from(text: str) -> IdFrom:
+    from cdc_outbox.repair.books import id_from
+
+    try:
+        return id_from(text)
+    except ValueError as reason:
+        raise UsageError(
+            f"--id-from is {text!r}: {reason}", next="write it like this: --id-from payload:/event_id"
+        ) from None
+
+
+async def _audit(settings: Settings, wish: Wish) -> Report:
+    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.repair.audit import audit
+
+    showing: dict[str, Progress] = {}
+
+    def told(what: str, done: int, total: int) -> None:
+        progress = showing.get(what)
+        if progress is None:
+            for other in showing.values():
+                other.clear()
+            progress = showing[what] = Progress(what, total)
+        progress.moved(done)
+
+    try:
+        return await audit(settings, wish, told)
+    finally:
+        for progress in showing.values():
+            progress.clear()
+
+
+def _lines(report: Report, limit: int) -> Iterator[str]:
+    """The report for a person."""
+    document = report.document()
+    rows, messages = document["rows"], document["messages"]
+    window = "".join(f", {word} {document[word]}" for word in ("since", "until") if document[word])
+    there = [each["name"] for each in document["topics"]]
+    named = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
+    yield f"{', '.join(document['tables'])}{window}, against {named or 'no topic'}"
+    details = [
+        (rows["under_way"], f"under way, the oldest since {rows['oldest_under_way']}"),
+        (rows["left_out"], "left out by a rule"),
+        (rows["marked_sent"], "marked as sent and not found (--all asks for them too)"),
+        (rows["without_id"], "without an id"),
+        (rows["same_id"], "with the id of another row"),
+    ]
+    yield _row("rows", f"{rows['read']:,} read, {rows['delivered']:,} delivered", details)
+    details = [
+        (messages["repeats"], "sent again from the table"),
+        (messages["elsewhere"], "of rows outside of the window, or newer than the snapshot"),
+        (messages["without_row"], "without a row"),
+        (messages["order_not_judged"], "don't say when they were committed (--provenance-headers does)"),
+        (document["undecided"]["count"], "so close to another commit that their order is undecided"),
+    ]
+    yield _row("messages", f"{messages['read']:,} read", details)
+    for kind in ("missing", "twice", "out_of_order", "foreign", "moved_keys", "unknown"):
+        found = document[kind]
+        accepted = " (accepted)" if kind == "twice" and found["count"] and kind not in report.faults else ""
+        yield _row(kind.replace("_", " "), f"{found['count']:,}{accepted}", [])
+        for event in found["events"]:
+            yield f"  {_event(kind, event)}"
+        if found["count"] > limit:
+            yield f"  … and {found['count'] - limit:,} more (--limit shows them)"
+    for note in document["notes"]:
+        yield f"note: {note}"
+    if report.clean:
+        yield "clean"
+        return
+    yield "not clean: " + ", ".join(
+        f"{count:,} {kind.replace('_', ' ')}" for kind, count in report.faults.items()
+    )
+    yield f"next: {report.next}"
+
+
+def _row(name: str, text: str, details: list[tuple[int, str]]) -> str:
+    more = "".join(f", {count:,} {words}" for count, words in details if count)
+    return f"{name:13}{text}{more}"
+
+
+def _event(kind: str, event: dict[str, Any]) -> str:
+    """One finding in a line."""
+    id_ = event.get("id") or "(no id)"
+    if kind in ("missing", "unknown"):
+        created = f", written {event['created_at']}" if event["created_at"] else ""
+        why = {"poison": ", can't be published as it is", "trimmed": ", from before the topic's first record"}
+        return f"{id_}  {event['topic'] or 'no topic'}{created}{why.get(event.get('why', ''), '')}"
+    if kind == "twice":
+        return f"{id_}  {event['copies']} times, first at {_spot(event['first'])}, last at {_spot(event['last'])}"
+    if kind == "moved_keys":
+        other = event["also"]
+        return f"{_spot(event)} has the key of {event['topic']}/{other['partition']} offset {other['offset']}"
+    after = f", after offset {event['after']}, which committed later" if "after" in event else ""
+    return f"{id_}  {_spot(event)}{after}"
+
+
+def _spot(place: dict[str, Any]) -> str:
+    return f"{place['topic']}/{place['partition']} offset {place['offset']}"

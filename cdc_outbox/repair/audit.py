@@ -1,0 +1,565 @@
+"""The table and the topics compared: is each row's event there, once, in order, and nothing else?
+
+What is asked in which order decides that nothing which is under way is called missing or foreign:
+
+1. what the witness proves to have been delivered;
+2. where the topics end: what was proven in 1 lies before;
+3. a snapshot of the table: it has the row of each message that lies before those ends, but for a commit that the
+   stream brought before the server showed it;
+4. the rows; the messages up to the ends of 2;
+5. the table again, by the ids of messages whose row the snapshot lacks.
+
+A row that isn't found and isn't proven delivered is under way, as long as the slot is there and stands where the
+witness says. Without that, nothing will bring it any more: it is missing.
+
+A topic that was trimmed can't tell of rows from before its first record, nor a compacted one of any row: they are
+unknown. The log is read from an hour before the window, since a commit comes after its row was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, SetupError
+from cdc_outbox.kafka.reading import Place, Reading, Span, reading
+from cdc_outbox.postgres import audited, lookup, server, slot, table_rows, witness
+from cdc_outbox.postgres.acknowledged import acknowledged
+from cdc_outbox.postgres.audited import AuditedRows
+from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.chosen import Chosen
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.rows import TableLocked
+from cdc_outbox.repair import books as entry
+from cdc_outbox.repair.books import Books, Reader
+from cdc_outbox.repair.judgement import Findings, Judge, Rules
+from cdc_outbox.settings.units import format_size
+from cdc_outbox.table import template
+from cdc_outbox.table.compiler import DEFAULT_TOPIC
+from cdc_outbox.table.mapping import Mapping
+from cdc_outbox.table.values import BYTEA, INTEGERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.repair.books import IdFrom
+    from cdc_outbox.repair.judgement import Stray
+    from cdc_outbox.settings import Settings
+    from cdc_outbox.table.plan import Plan
+
+_log = log.get(__name__)
+
+APPLICATION_NAME: Final = "cdc-outbox audit"
+
+MARGIN_MS: Final = 3_600_000
+"""Topics are read from so long before the window."""
+
+HOPELESS: Final = 20_000
+"""Messages without a row in a row, after which the table isn't asked about further ones."""
+
+LOCKED: Final = 30
+"""Seconds that a table which somebody has to himself is waited for."""
+
+Told: TypeAlias = "Callable[[str, int, int], None]"
+"""Hears what is counted, how many are done, and of how many (0: not known)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person asked for.
+
+    `topics`: read these instead of those that rows name. `every`: rows that a rule leaves out, or that another relay
+    marked as sent, are missing too when they aren't found. `settled`: nothing is under way. `limit`: findings of each
+    kind that are kept.
+    """
+
+    window: Chosen = field(default_factory=Chosen)
+    topics: tuple[str, ...] = ()
+    ids_from: tuple[IdFrom, ...] = ()
+    every: bool = False
+    settled: bool = False
+    foreign_ok: bool = False
+    twice_ok: bool = False
+    directory: Path | None = None
+    limit: int = 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What was compared, and what was found."""
+
+    tables: tuple[TableName, ...]
+    since: datetime | None
+    until: datetime | None
+    topics: dict[str, int]
+    """Messages by topic; -1 where the cluster has no such topic."""
+    rows: int
+    messages: int
+    unjudged: int
+    unnamed_rows: int
+    elsewhere: int
+    """Messages whose row the table has, but not among those that were read."""
+    findings: Findings
+    twice_ok: bool
+    notes: list[str]
+    """What limits the answer, in sentences."""
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """The kinds that make it unclean, with their numbers."""
+        found = self.findings
+        kinds = {
+            "missing": found.missing.count,
+            "twice": 0 if self.twice_ok else found.twice.count,
+            "out_of_order": found.out_of_order.count,
+            "foreign": found.foreign.count,
+            "moved_keys": found.moved_keys.count,
+            "unknown": found.unknown.count + self.unnamed_rows,
+        }
+        return {kind: count for kind, count in kinds.items() if count}
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults
+
+    @property
+    def next(self) -> str | None:
+        """The next step for the gravest kind."""
+        found = self.findings
+        if found.missing.count:
+            ids = [each["id"] for each in found.missing.events[:3]]
+            again = " ".join(f"--id {each}" for each in ids)
+            return f"cdc-outbox find {ids[0]}; then send them again: cdc-outbox replay {again}"
+        if found.out_of_order.count:
+            return "have the consumers of these keys look: they have seen an older state after a newer one"
+        if found.moved_keys.count:
+            return (
+                "if the topic got more partitions, or another relay chose partitions in its own way, audit from after "
+                "that: cdc-outbox audit --since TIME"
+            )
+        if found.foreign.count:
+            return (
+                "if rows are removed from the table, or other producers write to the topic: cdc-outbox audit "
+                "--foreign-ok; if the ids of another relay's messages are elsewhere: --id-from payload:/event_id"
+            )
+        if self.faults.get("unknown"):
+            return "audit only what the topics still have: cdc-outbox audit --since TIME"
+        if "twice" in self.faults:
+            return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """The report, for a machine."""
+        found = self.findings
+        kinds = {
+            name: {"count": kind.count, "events": [_shown(each) for each in kind.events]}
+            for name, kind in (
+                ("missing", found.missing),
+                ("twice", found.twice),
+                ("out_of_order", found.out_of_order),
+                ("foreign", found.foreign),
+                ("moved_keys", found.moved_keys),
+                ("unknown", found.unknown),
+                ("under_way", found.under_way),
+                ("undecided", found.undecided),
+            )
+        }
+        return {
+            "schema_version": 1,
+            "status": "clean" if self.clean else "unclean",
+            "tables": [str(table) for table in self.tables],
+            "since": None if self.since is None else _iso(self.since),
+            "until": None if self.until is None else _iso(self.until),
+            "topics": [
+                {"name": name, "exists": count >= 0, "messages": max(0, count)}
+                for name, count in self.topics.items()
+            ],
+            "rows": {
+                "read": self.rows,
+                "delivered": found.delivered,
+                "under_way": found.under_way.count,
+                "oldest_under_way": _moment(found.oldest_under_way),
+                "left_out": found.left_out,
+                "marked_sent": found.sent_elsewhere,
+                "without_id": self.unnamed_rows,
+                "same_id": found.same_id,
+            },
+            "messages": {
+                "read": self.messages,
+                "repeats": found.repeats,
+                "without_row": found.without_row,
+                "elsewhere": self.elsewhere,
+                "order_not_judged": self.unjudged,
+            },
+            "faults": self.faults,
+            **kinds,
+            "notes": self.notes,
+            "next": self.next,
+        }
+
+
+def _shown(event: dict[str, Any]) -> dict[str, Any]:
+    if "created_us" not in event:
+        return event
+    return {name: value for name, value in event.items() if name != "created_us"} | {
+        "created_at": _moment(event["created_us"])
+    }
+
+
+def _moment(us: int | None) -> str | None:
+    return None if us is None else _iso(datetime.fromtimestamp(us / 1e6, UTC))
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+async def audit(settings: Settings, wish: Wish, told: Told) -> Report:
+    """Compare them. `told` hears how far it is.
+
+    Raises what is wrong with the set-up, UsageError, PostgresUnavailable, KafkaUnavailable.
+    """
+    async with AsyncExitStack() as stack:
+        owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
+        stack.push_async_callback(owner.close)
+        topics = await stack.enter_async_context(reading(settings.kafka))
+        return await _Audit(settings, wish, told, owner, topics).run()
+
+
+class _Audit:
+    """One audit, from its first question to its report."""
+
+    def __init__(
+        self, settings: Settings, wish: Wish, told: Told, owner: Connection, topics: Reading
+    ) -> None:
+        self._settings = settings
+        self._wish = wish
+        self._told = told
+        self._owner = owner
+        self._topics = topics
+        self._notes: list[str] = []
+        self._elsewhere = 0
+
+    async def run(self) -> Report:
+        settings, wish = self._settings, self._wish
+        window = await audited.settled(self._owner, wish.window)
+        plans = [await self._plan(table) for table in settings.outbox.tables]
+        sources, waits = await self._sources(plans, window)
+        begins, ends = await self._bounds(plans, window)
+        async with AsyncExitStack() as stack:
+            async with table_rows.snapshot(
+                settings.postgres, application_name=APPLICATION_NAME, like=self._owner
+            ) as conn:
+                total = sum([await source.count(conn) for source in sources])
+                found = sum(ends[place] - begins[place] for place in ends)
+                self._require_room(total * entry.BYTES[0])
+                books = stack.enter_context(closing(self._books(total + found)))
+                await self._enter_rows(conn, sources, books, total)
+            rules = Rules(
+                since=_us(window.since),
+                until=_us(window.until),
+                unacknowledged=wish.settled or not waits,
+                sent=wish.every or settings.outbox.mark == "update",
+                left_out=wish.every,
+                may_lack_rows=wish.foreign_ok,
+                keyed=all(plan.layout.partition is None for plan in plans),
+            )
+            judge = Judge(books, rules, limit=wish.limit, directory=wish.directory)
+            stack.enter_context(closing(judge))
+            spans = self._spans(plans, books, begins, ends)
+            horizons = await self._enter_messages(spans, books, judge)
+            await self._judge(judge, books, plans, horizons)
+            named = dict.fromkeys([*self._named(plans), *books.topics], -1)
+            for span in spans:
+                named[span.place.topic] = max(0, named[span.place.topic]) + span.end - span.begin
+            return Report(
+                tables=settings.outbox.tables,
+                since=_moment_of(window.since),
+                until=_moment_of(window.until),
+                topics=named,
+                rows=books.rows,
+                messages=books.messages,
+                unjudged=books.unjudged,
+                unnamed_rows=books.unnamed_rows,
+                elsewhere=self._elsewhere,
+                findings=judge.findings,
+                twice_ok=wish.twice_ok,
+                notes=self._notes,
+            )
+
+    # The table
+
+    async def _plan(self, table: TableName) -> Plan:
+        settings = self._settings
+        mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
+        plan = await preview(self._owner, mapping, settings.outbox, table, settings.postgres.publication)
+        if plan is None:
+            raise SetupError(
+                f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
+            )
+        return plan
+
+    async def _sources(self, plans: list[Plan], window: Chosen) -> tuple[list[AuditedRows], bool]:
+        """What to read, and whether what isn't acknowledged may be under way."""
+        settings = self._settings
+        name = settings.postgres.slot
+        relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
+        try:
+            proofs = [await acknowledged(relay, self._owner, name, plan.table) for plan in plans]
+            verdict = witness.judge(
+                name,
+                await witness.read(relay, name),
+                await slot.inspect(relay, name),
+                await server.identity(relay),
+            )
+        finally:
+            await relay.close()
+        lacking = next((proof.lacking for each in proofs for proof in each.proofs if proof.lacking), None)
+        why = str(verdict.error) if verdict.error is not None else lacking
+        if why is not None and not self._wish.settled:
+            self._notes.append(f"what isn't found counts as missing, even if it is under way: {why}")
+        sources = [
+            await AuditedRows.of(self._owner, plan, settings.outbox, window, proof)
+            for plan, proof in zip(plans, proofs, strict=True)
+        ]
+        return sources, why is None
+
+    def _books(self, expected: int) -> Books:
+        settings, wish = self._settings, self._wish
+        return Books(
+            expected,
+            wish.directory,
+            commit_times="timestamp" not in settings.outbox.columns,
+            ids_from=wish.ids_from,
+            scoped=len(settings.outbox.tables) > 1,
+        )
+
+    async def _enter_rows(
+        self, conn: Connection, sources: list[AuditedRows], books: Books, total: int
+    ) -> None:
+        for source in sources:
+            reader = Reader.of(source.plan)
+            async for proven, chunk in source.portions(conn):
+                books.enter_rows(reader, chunk, entry.ACKNOWLEDGED if proven else 0)
+                self._told("rows", books.rows, total)
+                await asyncio.sleep(0)
+
+    # The topics
+
+    def _named(self, plans: list[Plan]) -> list[str]:
+        """The topics that are known without a row."""
+        if self._wish.topics:
+            return list(self._wish.topics)
+        return [name for plan in plans if (name := plan.layout.topics.fixed) is not None]
+
+    async def _bounds(self, plans: list[Plan], window: Chosen) -> tuple[dict[Place, int], dict[Place, int]]:
+        """Where the partitions of all topics that may be named begin and end for us."""
+        there = await self._topics.topics()
+        wanted = set(self._named(plans))
+        if self._wish.topics and (absent := sorted(wanted - there.keys())):
+            raise SetupError(
+                f"the cluster has no topic {absent[0]}", next="name a topic that it has with --topic-name"
+            )
+        if not self._wish.topics:
+            found = [_prefix(plan, self._settings.outbox.topic) for plan in plans]
+            prefixes = tuple(prefix for prefix in found if prefix is not None)
+            wanted |= {name for name in there if name.startswith(prefixes)}
+        places = [
+            Place(name, number) for name in sorted(wanted & there.keys()) for number in range(there[name])
+        ]
+        ends = await self._topics.ends(places)
+        if window.since is None:
+            begins = await self._topics.starts(places)
+        else:
+            begins = await self._topics.at(places, _us(window.since) // 1000 - MARGIN_MS)  # type: ignore[operator]
+        return begins, {place: max(end, begins[place]) for place, end in ends.items()}
+
+    def _spans(
+        self, plans: list[Plan], books: Books, begins: dict[Place, int], ends: dict[Place, int]
+    ) -> list[Span]:
+        """What is read of the topics that the rows, the settings or a person name."""
+        named = set(self._named(plans))
+        if not self._wish.topics:
+            named |= set(books.topics)
+        spans = [Span(place, begins[place], end) for place, end in ends.items() if place.topic in named]
+        absent = sorted(named - {span.place.topic for span in spans})
+        if absent:
+            self._notes.append(
+                f"the cluster has no topic {', '.join(absent[:5])}{' …' if len(absent) > 5 else ''}"
+            )
+        return spans
+
+    async def _enter_messages(self, spans: list[Span], books: Books, judge: Judge) -> dict[str, float]:
+        total = sum(span.end - span.begin for span in spans)
+        self._require_room(total * entry.BYTES[1])
+        before = await self._topics.starts([span.place for span in spans])
+        first: dict[Place, int] = {}
+        async for place, messages in self._topics.records(spans):
+            first.setdefault(place, messages[0].timestamp)
+            for nameless in books.enter_messages(*place, messages):
+                judge.nameless(nameless)
+            self._told("messages", books.messages, total)
+        return await self._horizons(spans, before, first)
+
+    async def _horizons(
+        self, spans: list[Span], before: dict[Place, int], first: dict[Place, int]
+    ) -> dict[str, float]:
+        """By topic, the µs before which it can't tell what was there."""
+        after = await self._topics.starts([span.place for span in spans])
+        horizons: dict[str, float] = {}
+        for span in spans:
+            place, topic = span.place, span.place.topic
+            if after[place] > before[place] and after[place] > span.begin:
+                horizon = float("inf")  # trimmed while it was read
+            elif before[place] == 0 or before[place] < span.begin:
+                continue
+            elif place in first:
+                horizon = first[place] * 1000.0
+            else:
+                horizon = float("inf")
+            horizons[topic] = max(horizons.get(topic, 0.0), horizon)
+        if horizons:
+            self._notes.append(
+                f"older records are gone from {', '.join(sorted(horizons)[:5])}: rows from before can't be looked for"
+            )
+        compacted = await self._topics.compacted({span.place.topic for span in spans})
+        if compacted:
+            self._notes.append(
+                f"{', '.join(sorted(compacted)[:5])} keeps only the newest message of a key: "
+                "a row that isn't found can't be called missing"
+            )
+        return horizons | dict.fromkeys(compacted, float("inf"))
+
+    # The judgement
+
+    async def _judge(self, judge: Judge, books: Books, plans: list[Plan], horizons: dict[str, float]) -> None:
+        buckets = len(books.events)
+        for at in judge.suspect():
+            self._told("buckets compared", at + 1, 2 * buckets)
+            await asyncio.sleep(0)
+        lookups = [_Again(self._owner, plan) for plan in plans]
+        for again in lookups:
+            await again.prepare()
+        hopeless = 0
+        for at, strays in enumerate(judge.events(horizons)):
+            if strays and hopeless < HOPELESS:
+                known = await self._known(lookups, strays)
+                hopeless = 0 if known else hopeless + len(strays)
+                self._elsewhere += sum(each.id in known for each in strays)
+                strays = [each for each in strays if each.id not in known]  # noqa: PLW2901 - what is left of them
+            for stray in strays:
+                judge.foreign(stray)
+            self._told("buckets compared", buckets + at + 1, 2 * buckets)
+            await asyncio.sleep(0)
+        judge.late()
+
+    async def _known(self, lookups: list[_Again], strays: list[Stray]) -> set[str]:
+        """The ids of those that a table has a row for now."""
+        ids = {each.id for each in strays}
+        known: set[str] = set()
+        for again in lookups:
+            known |= await again.find(ids - known)
+        return known
+
+    def _require_room(self, needed: int) -> None:
+        """Raises SetupError where the disk lacks the room that the books will take."""
+        where = self._wish.directory or tempfile.gettempdir()
+        try:
+            free = shutil.disk_usage(where).free
+        except OSError as error:
+            raise SetupError(
+                f"records can't be kept in {where}: {(error.strerror or str(error)).lower()}",
+                next="name a directory with --spool DIR",
+            ) from error
+        if free < needed:
+            raise SetupError(
+                f"the audit takes {format_size(needed)} in {where}, which has {format_size(free)} left",
+                next="name a directory with more room: --spool DIR; or audit less at a time: --since, --until",
+            )
+
+
+class _Again:
+    """A second look into one table."""
+
+    def __init__(self, conn: Connection, plan: Plan) -> None:
+        self._id = plan.layout.id
+        self._lookup = lookup.Lookup(conn, plan.table, plan.layout.id.name, [])
+        self._able = True
+
+    async def prepare(self) -> None:
+        """Without an index no look is taken: each would read the whole table."""
+        try:
+            await self._lookup.require()
+        except SetupError as error:
+            self._able = False
+            _log.info("rows are not looked for again", reason=str(error))
+
+    async def find(self, ids: Collection[str]) -> set[str]:
+        """Those of the ids that the table has."""
+        if not self._able:
+            return set()
+        spelled = {text: id_ for id_ in ids if (text := self._spell(id_)) is not None}
+        known: set[str] = set()
+        texts = list(spelled)
+        for at in range(0, len(texts), lookup.MOST):
+            known |= {
+                spelled[text] for text in await self._find(texts[at : at + lookup.MOST]) if text in spelled
+            }
+        return known
+
+    async def _find(self, texts: list[str]) -> Collection[str]:
+        for _ in range(LOCKED * 2):
+            try:
+                return await self._lookup.find(texts)
+            except TableLocked:
+                await asyncio.sleep(0.5)
+            except CdcOutboxError as error:
+                if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
+                    raise
+                return ()  # one of them is nothing that the column can hold
+        return ()
+
+    def _spell(self, id_: str) -> str | None:
+        """An id as the column's type spells it; None for one that it can't hold."""
+        oid = self._id.type_oid
+        if oid == BYTEA:
+            return "\\x" + id_.encode().hex()
+        if oid in INTEGERS:
+            return id_ if id_.removeprefix("-").isdecimal() and len(id_) < 19 else None
+        if oid == UUID and not _is_uuid(id_):
+            return None
+        return id_ if "\0" not in id_ else None
+
+
+UUID: Final = 2950
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == 36 and text[8:24:5] == "----" and not set(text) - set("0123456789abcdef-")
+
+
+def _prefix(plan: Plan, configured: str | None) -> str | None:
+    """What each topic of a table's rows begins with; None where there is only one topic."""
+    if plan.layout.topics.fixed is not None:
+        return None
+    if configured is not None:
+        return template.parse(configured)[0][0]
+    return "" if "topic" in plan.needed or "topic" in plan.optional else DEFAULT_TOPIC
+
+
+def _us(moment: object) -> int | None:
+    return round(moment.timestamp() * 1_000_000) if isinstance(moment, datetime) else None
+
+
+def _moment_of(moment: object) -> datetime | None:
+    return moment if isinstance(moment, datetime) else None

@@ -1,0 +1,274 @@
+"""Rows and messages entered in books, so that they can be compared: one entry of fixed size each, kept on disk.
+
+An entry of the events' book is a row or a message, under the id of its event. Rows are entered before messages, and the
+messages of a partition in the order of their offsets; the judgement counts on both.
+
+The other book has the messages that bear a key, under that key, with what is known of their commit. A message tells its
+commit by `cdc.lsn`, `cdc.seq` and `cdc.commit_ts` where provenance headers are on, and else by its timestamp, which is
+the commit's time in ms: not where the broker stamps records with its own clock, where a column gives the timestamp,
+where the row was sent from the table (`cdc.source`), or where another relay has sent it (it has no header `id`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from cdc_outbox.errors import PoisonEvent
+from cdc_outbox.repair.spool import Ids, Spool, buckets_for
+from cdc_outbox.table.pointer import compile as pointed
+from cdc_outbox.table.unfit import Unfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cdc_outbox.event import Values
+    from cdc_outbox.table.plan import Plan
+
+ROW: Final = 0
+MESSAGE: Final = 1
+
+ACKNOWLEDGED: Final = 1
+"""The row is proven to have been delivered."""
+LEFT_OUT: Final = 2
+"""A rule leaves the row out: another bus, or a value that `outbox.only` doesn't have."""
+SENT: Final = 4
+"""The table says of the row that it was sent."""
+POISON: Final = 8
+"""The row can't be published as it is."""
+SOURCED: Final = 16
+"""The message was sent from the table, and may well be a copy."""
+FOREIGN_MADE: Final = 32
+"""The message has no header `id`: another relay has sent it."""
+
+EVENT: Final = Struct(">16sBBIqQQ")
+"""Id; ROW or MESSAGE; flags; number of the topic or partition; µs of creation or ms; text of the id; offset."""
+
+DELIVERY: Final = Struct(">16s16sIQqQIH")
+"""Key; id; number of the partition; offset; ms of the commit or NO_TIME; LSN, place and slot's number, or zeros."""
+
+BYTES: Final = (EVENT.size, EVENT.size + DELIVERY.size)
+"""What a row and a message take on disk; the text of an id that is no UUID comes on top."""
+
+NO_TIME: Final = -1
+NO_TOPIC: Final = (1 << 32) - 1
+
+
+class Message(Protocol):
+    """A record of Kafka's. `timestamp` in ms; `timestamp_type` 1: it is the broker's own clock."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+IdFrom: TypeAlias = "Callable[[Message], bytes | None]"
+
+
+def id_from(text: str) -> IdFrom:
+    """Where another relay's messages have the event's id: `header:NAME`, or `payload:/json/pointer`.
+
+    Raises ValueError, saying what is wrong.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "header" and rest:
+        return lambda message: next((value for name, value in message.headers if name == rest), None)
+    if kind != "payload":
+        raise ValueError("it is neither header:NAME nor payload:/json/pointer")
+    find = pointed(rest)
+
+    def in_payload(message: Message) -> bytes | None:
+        try:
+            return None if message.value is None else find(message.value)
+        except Unfit:
+            return None
+
+    return in_payload
+
+
+class Nameless(NamedTuple):
+    """A message without an event's id."""
+
+    place: int
+    offset: int
+    ms: int
+
+
+@dataclass(slots=True)
+class Reader:
+    """How rows of one table are entered: their plan, and whether the table says that they were sent."""
+
+    plan: Plan
+    sent: Callable[[Values], bool]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Reader:
+        """`plan` is one for rows from the table (`Mapping(…, source=…)`)."""
+        return cls(plan, _sent_by(plan))
+
+
+def _sent_by(plan: Plan) -> Callable[[Values], bool]:
+    mark = plan.bookkeeping.sent
+    if mark is None:
+        return lambda _values: False
+    at, words = mark.field.at, frozenset(word.encode() for word in mark.words)
+    if mark.by == "time":
+        return lambda values: values[at] is not None
+    return lambda values: (word := values[at]) is not None and word.lower() in words
+
+
+class Books:
+    """Both books, and the names that their numbers stand for."""
+
+    def __init__(
+        self,
+        expected: int,
+        directory: Path | None,
+        *,
+        commit_times: bool = True,
+        ids_from: Iterable[IdFrom] = (),
+        scoped: bool = False,
+    ) -> None:
+        """`expected`: how many rows and messages will come, about. `commit_times`: timestamps tell the commit.
+
+        `scoped`: an id means an event of its topic only, for several tables may count from 1 each.
+        """
+        buckets = buckets_for(expected)
+        self.ids = Ids(directory)
+        self.events = Spool(EVENT, buckets, directory)
+        self.deliveries = Spool(DELIVERY, buckets, directory)
+        self.topics: list[str] = []
+        self.places: list[tuple[str, int]] = []
+        self.rows = 0
+        self.unnamed_rows = 0
+        self.messages = 0
+        self.unjudged = 0
+        """Messages with a key whose commit isn't known."""
+        self._commit_times = commit_times
+        self._ids_from = tuple(ids_from)
+        self._scoped = scoped
+        self._topic_numbers: dict[str, int] = {}
+        self._place_numbers: dict[tuple[str, int], int] = {}
+        self._slots: dict[bytes, int] = {}
+
+    def id(self, key: bytes, where: int) -> str:
+        """The event's id, for a person to read."""
+        text = self.ids.text(key, where)
+        return (text.partition(b"\0")[2] if self._scoped else text).decode("utf-8", "backslashreplace")
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.ids.close()
+        self.events.close()
+        self.deliveries.close()
+
+    def topic(self, name: str) -> int:
+        """The number of a topic."""
+        number = self._topic_numbers.get(name)
+        if number is None:
+            number = self._topic_numbers[name] = len(self.topics)
+            self.topics.append(name)
+        return number
+
+    def place(self, topic: str, partition: int) -> int:
+        """The number of a partition."""
+        number = self._place_numbers.get((topic, partition))
+        if number is None:
+            number = self._place_numbers[topic, partition] = len(self.places)
+            self.places.append((topic, partition))
+        return number
+
+    def enter_rows(self, reader: Reader, rows: Iterable[Values], flags: int) -> None:
+        """Enter rows of one table. `flags` holds for all of them."""
+        plan, sent = reader.plan, reader.sent
+        identity = plan.layout.id
+        id_at, id_read = identity.at, identity.read
+        encode, created, enter, put = plan.encode, plan.created_us, self.ids.enter, self.events.put
+        numbers, scoped = self._topic_numbers, self._scoped
+        for values in rows:
+            self.rows += 1
+            raw = values[id_at]
+            if raw is None:
+                self.unnamed_rows += 1
+                continue
+            created_us = created(values, 0)
+            name, topic, own = "", NO_TOPIC, flags
+            try:
+                message = encode(values, 0, 0, created_us)
+                if isinstance(message, str):
+                    own |= LEFT_OUT
+                else:
+                    name = message[0]
+                    found = numbers.get(name)
+                    topic = self.topic(name) if found is None else found
+            except PoisonEvent:
+                own |= POISON
+            if sent(values):
+                own |= SENT
+            id_ = raw if id_read is None else id_read(raw)
+            key, where = enter(f"{name}\0".encode() + id_ if scoped else id_)
+            put(key, ROW, own, topic, created_us, where, 0)
+
+    def enter_messages(self, topic: str, partition: int, messages: Sequence[Message]) -> list[Nameless]:
+        """Enter messages of one partition, in the order of their offsets. Answers those without an event's id."""
+        place, suffix = self.place(topic, partition), b"\0" + topic.encode()
+        prefix = f"{topic}\0".encode() if self._scoped else b""
+        enter, put, deliver = self.ids.enter, self.events.put, self.deliveries.put
+        timed = self._commit_times
+        nameless = []
+        self.messages += len(messages)
+        for message in messages:
+            id_ = None
+            flags = lsn = seq = slot = 0
+            ms = message.timestamp
+            commit = ms if timed and message.timestamp_type == 0 else NO_TIME
+            for name, value in message.headers:
+                if name == "id":
+                    if id_ is None:
+                        id_ = value
+                elif name[:4] == "cdc.":
+                    if name == "cdc.source":
+                        flags, commit = SOURCED, NO_TIME
+                    elif name == "cdc.lsn":
+                        lsn, seq, slot, commit = self._provenance(message, commit)
+            if id_ is None:
+                commit, flags, slot = NO_TIME, flags | FOREIGN_MADE, 0
+                id_ = self._other_id(message)
+                if id_ is None:
+                    nameless.append(Nameless(place, message.offset, ms))
+                    continue
+            key, where = enter(prefix + id_)
+            put(key, MESSAGE, flags, place, ms, where, message.offset)
+            if message.key is not None:
+                if commit == NO_TIME:
+                    self.unjudged += not flags & SOURCED
+                aggregate = blake2b(message.key + suffix, digest_size=16).digest()
+                deliver(aggregate, key, place, message.offset, commit, lsn, seq, slot)
+        return nameless
+
+    def _other_id(self, message: Message) -> bytes | None:
+        for find in self._ids_from:
+            found = find(message)
+            if found is not None:
+                return found
+        return None
+
+    def _provenance(self, message: Message, commit: int) -> tuple[int, int, int, int]:
+        """LSN, place in the transaction, number of the slot from 1 on, and ms of the commit; zeros for odd ones."""
+        headers = dict(message.headers)
+        try:
+            lsn, seq = int(headers["cdc.lsn"], 16), int(headers["cdc.seq"])
+            commit = int(headers["cdc.commit_ts"])
+        except (KeyError, ValueError, TypeError):
+            return 0, 0, 0, commit
+        if not (0 <= lsn < 1 << 64 and 0 <= seq < 1 << 32 and 0 <= commit < 1 << 62):
+            return 0, 0, 0, NO_TIME
+        slot = self._slots.setdefault(headers.get("cdc.slot", b""), len(self._slots) + 1)
+        return lsn, seq, min(slot, 65535), commit

@@ -1,0 +1,396 @@
+"""What the books say: which events are missing, came twice, out of order, or belong to no row.
+
+Pure but for the books' files. An event is found whatever topic it lies in. Of several messages with its id the first
+that was read is the delivery, the others are copies; those that were sent from the table (`cdc.source`) are expected
+ones.
+
+Order is judged in each partition, key by key. The newest commit so far is remembered: a first delivery whose commit is
+older came too late. What proves that:
+
+- LSN and place of both, where both have them from one slot. They are exact. Positions that fall while the clock
+  rises by more than a second are another server's, and begin anew.
+- Else their commit times. A transaction takes its time a moment before it takes its place in the log, so of two that
+  overlap the second may have the earlier time. What differs by less than `CLOSE_MS` is undecided.
+- Beside a polling relay the time of a row that the table calls sent may be that of the sending, and then the table has
+  to agree: the one that came late was created no later than the other. Else it is undecided.
+
+What is undecided is counted and shown, and is no fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox.repair import books as entry
+from cdc_outbox.repair.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from cdc_outbox.repair.books import Books, Nameless
+
+CLOSE_MS: Final = 100
+"""Commit times that differ by less don't prove an order."""
+
+RENUMBERED_MS: Final = 1000
+"""LSNs that fall while commits are so much later are those of another server."""
+
+SUSPECTS: Final = 20_000
+"""Late deliveries of which the table is asked too; beyond them the commit times are enough."""
+
+EXACT: Final = 1
+CLOSE: Final = 2
+
+SUSPICION: Final = Struct(">16s16sIQQB")
+"""Id of what came late; id of what came before it, but committed later; partition; both offsets; EXACT or CLOSE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What counts as a fault.
+
+    `since` and `until` in µs: messages outside are judged only where their row was read. `unacknowledged`: a row that
+    isn't acknowledged and isn't found is missing too. `sent`: so is one that the table calls sent; `left_out`: one that
+    a rule leaves out. `may_lack_rows`: a message without a row is no fault. `keyed`: keys decide on partitions.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    unacknowledged: bool = True
+    sent: bool = True
+    left_out: bool = False
+    may_lack_rows: bool = False
+    keyed: bool = True
+
+    def has(self, ms: int) -> bool:
+        """Whether a time lies in the window."""
+        us = ms * 1000
+        return (self.since is None or us >= self.since) and (self.until is None or us < self.until)
+
+
+@dataclass(slots=True)
+class Kind:
+    """One kind of finding: how many, and the first of them, each as a record for a person and a machine."""
+
+    count: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, limit: int, make: Any) -> None:
+        """Count one, and keep what `make` says of it among the first."""
+        self.count += 1
+        if len(self.events) < limit:
+            self.events.append(make())
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that was found. The first six are faults."""
+
+    missing: Kind = field(default_factory=Kind)
+    twice: Kind = field(default_factory=Kind)
+    out_of_order: Kind = field(default_factory=Kind)
+    foreign: Kind = field(default_factory=Kind)
+    moved_keys: Kind = field(default_factory=Kind)
+    unknown: Kind = field(default_factory=Kind)
+    undecided: Kind = field(default_factory=Kind)
+    under_way: Kind = field(default_factory=Kind)
+    delivered: int = 0
+    repeats: int = 0
+    """Copies that were sent from the table."""
+    left_out: int = 0
+    """Rows that a rule leaves out, and that aren't found."""
+    sent_elsewhere: int = 0
+    """Rows that the table calls sent, and that aren't found."""
+    without_row: int = 0
+    """Messages of events without a row, where that is no fault."""
+    same_id: int = 0
+    """Rows that have the id of another row."""
+    oldest_under_way: int | None = None
+    """µs since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A message of an event whose row wasn't read: foreign, unless the table has one now."""
+
+    key: bytes
+    where: int
+    place: int
+    offset: int
+    ms: int
+    id: str
+
+
+class _Latest:
+    """The newest commit that a key has had in a partition."""
+
+    __slots__ = ("event", "lsn", "ms", "offset", "place", "seq", "slot", "told")
+
+    def __init__(self, event: bytes, place: int, offset: int, ms: int, lsn: int, seq: int, slot: int) -> None:
+        self.told = False
+        self.place = place
+        self.take(event, offset, ms, lsn, seq, slot)
+
+    def take(self, event: bytes, offset: int, ms: int, lsn: int, seq: int, slot: int) -> None:
+        self.event, self.offset = event, offset
+        self.ms, self.lsn, self.seq, self.slot = ms, lsn, seq, slot
+
+
+class Judge:
+    """Goes through the books once, bucket by bucket."""
+
+    def __init__(
+        self,
+        books: Books,
+        rules: Rules,
+        *,
+        limit: int,
+        directory: Path | None = None,
+    ) -> None:
+        """`limit`: findings of each kind that are kept."""
+        self.findings = Findings()
+        self._books = books
+        self._rules = rules
+        self._limit = limit
+        self._horizons: dict[int, float] = {}
+        self._suspicions = Spool(SUSPICION, len(books.events), directory)
+        self._suspects: list[tuple[bytes, bytes, int, int, int, int, tuple[Any, ...] | None]] = []
+
+    def close(self) -> None:
+        """Forget what was suspected."""
+        self._suspicions.close()
+
+    # Order
+
+    def suspect(self) -> Iterator[int]:
+        """Look through the deliveries of each key for what came late; yields the number of each bucket that is done.
+
+        A copy looks late too. Which is which the other book knows.
+        """
+        deliveries = self._books.deliveries
+        for at in range(len(deliveries)):
+            self._suspect(deliveries.bucket(at))
+            yield at
+
+    def _suspect(self, deliveries: Iterator[tuple[Any, ...]]) -> None:
+        latest: dict[bytes, _Latest] = {}
+        elsewhere: dict[tuple[bytes, int], _Latest] = {}
+        suspect = self._suspicions.put
+        for key, event, place, offset, ms, lsn, seq, slot in deliveries:
+            newest = latest.get(key)
+            if newest is None:
+                latest[key] = _Latest(event, place, offset, ms, lsn, seq, slot)
+                continue
+            if newest.place != place:
+                if self._rules.keyed:
+                    self._moved(newest, place, offset, ms)
+                other = elsewhere.get((key, place))
+                if other is None:
+                    elsewhere[key, place] = _Latest(event, place, offset, ms, lsn, seq, slot)
+                    continue
+                newest = other
+            if ms < 0:
+                continue
+            if slot and slot == newest.slot:
+                if (
+                    lsn > newest.lsn
+                    or (lsn == newest.lsn and seq >= newest.seq)
+                    or ms > newest.ms + RENUMBERED_MS
+                ):
+                    newest.take(event, offset, ms, lsn, seq, slot)
+                else:
+                    suspect(event, newest.event, place, offset, newest.offset, EXACT)
+            elif ms >= newest.ms:
+                newest.take(event, offset, ms, lsn, seq, slot)
+            else:
+                close = CLOSE if newest.ms - ms < CLOSE_MS else 0
+                suspect(event, newest.event, place, offset, newest.offset, close)
+
+    def _moved(self, first: _Latest, place: int, offset: int, ms: int) -> None:
+        if first.told or not (ms < 0 or self._rules.has(ms)):
+            return
+        first.told = True
+        there, here = self._books.places[first.place], self._books.places[place]
+        self.findings.moved_keys.add(
+            self._limit,
+            lambda: {
+                "topic": here[0],
+                "partition": here[1],
+                "offset": offset,
+                "also": {"partition": there[1], "offset": first.offset},
+            },
+        )
+
+    # Events
+
+    def events(self, horizons: Mapping[str, float]) -> Iterator[list[Stray]]:
+        """Judge bucket by bucket; yields the messages without a row of each, for whoever can ask the table again.
+
+        `horizons`: by topic, the µs since 1970 before which its log is gone or has holes. What the table lacks still is
+        to be told by `foreign`.
+        """
+        self._horizons = {self._books.topic(name): horizon for name, horizon in horizons.items()}
+        for at in range(len(self._books.events)):
+            yield self._bucket(at)
+
+    def _bucket(self, at: int) -> list[Stray]:
+        rows: dict[bytes, tuple[Any, ...]] = {}
+        first: dict[bytes, tuple[Any, ...]] = {}
+        copies: dict[bytes, list[Any]] = {}
+        same: dict[bytes, int] = {}
+        for record in self._books.events.bucket(at):
+            key = record[0]
+            if record[1] == entry.ROW:
+                if rows.setdefault(key, record) is not record:
+                    same[key] = same.get(key, 1) + 1
+            elif first.setdefault(key, record) is not record:
+                counted = copies.get(key)
+                if counted is None:
+                    counted = copies[key] = [0, 0, record]
+                counted[1 if record[2] & entry.SOURCED else 0] += 1
+                counted[2] = record
+        self.findings.same_id += sum(same.values()) - len(same)
+        for key in rows.keys() - first.keys():
+            self._not_found(rows[key])
+        self.findings.delivered += len(rows.keys() & first.keys())
+        for key, (plain, sourced, last) in copies.items():
+            if key in rows or self._rules.has(first[key][4]):
+                self._copied(first[key], plain, sourced, last, same.get(key, 1))
+        for suspicion in self._suspicions.bucket(at):
+            self._heed(suspicion, rows, first)
+        strays = first.keys() - rows.keys()
+        if not strays:
+            return []
+        found = [first[key] for key in strays if self._rules.has(first[key][4])]
+        if self._rules.may_lack_rows:
+            self.findings.without_row += len(found)
+            return []
+        id_ = self._books.id
+        return [
+            Stray(key, where, place, offset, ms, id_(key, where))
+            for key, _, _, place, ms, where, offset in sorted(found, key=lambda each: (each[3], each[6]))
+        ]
+
+    def _not_found(self, row: tuple[Any, ...]) -> None:
+        key, _, flags, topic, created_us, where, _ = row
+        findings, rules, limit = self.findings, self._rules, self._limit
+
+        def told() -> dict[str, Any]:
+            return {
+                "id": self._books.id(key, where),
+                "topic": None if topic == entry.NO_TOPIC else self._books.topics[topic],
+                "created_us": created_us or None,
+            }
+
+        if flags & entry.LEFT_OUT and not rules.left_out:
+            findings.left_out += 1
+        elif flags & entry.SENT and not rules.sent:
+            findings.sent_elsewhere += 1
+        elif not flags & entry.ACKNOWLEDGED and not rules.unacknowledged:
+            findings.under_way.add(limit, told)
+            if created_us and (findings.oldest_under_way is None or created_us < findings.oldest_under_way):
+                findings.oldest_under_way = created_us
+        elif created_us < self._horizons.get(topic, -1):
+            findings.unknown.add(limit, lambda: told() | {"why": "trimmed"})
+        else:
+            findings.missing.add(limit, lambda: told() | ({"why": "poison"} if flags & entry.POISON else {}))
+
+    def _copied(
+        self, first: tuple[Any, ...], plain: int, sourced: int, last: tuple[Any, ...], rows: int
+    ) -> None:
+        if first[2] & entry.SOURCED:
+            sourced += 1
+        else:
+            plain += 1
+        surplus = max(0, plain - rows)
+        self.findings.repeats += sourced if plain else max(0, sourced - rows)
+        if surplus:
+            self.findings.twice.add(
+                self._limit,
+                lambda: {
+                    "id": self._books.id(first[0], first[5]),
+                    "copies": plain,
+                    "first": self._spot(first[3], first[6]),
+                    "last": self._spot(last[3], last[6]),
+                },
+            )
+
+    def _spot(self, place: int, offset: int) -> dict[str, Any]:
+        topic, partition = self._books.places[place]
+        return {"topic": topic, "partition": partition, "offset": offset}
+
+    def nameless(self, message: Nameless) -> None:
+        """A message has no event's id."""
+        if not self._rules.has(message.ms):
+            return
+        if self._rules.may_lack_rows:
+            self.findings.without_row += 1
+            return
+        self.findings.foreign.add(
+            self._limit, lambda: {"id": None} | self._spot(message.place, message.offset)
+        )
+
+    def foreign(self, stray: Stray) -> None:
+        """The table has no row for it."""
+        self.findings.foreign.add(
+            self._limit, lambda: {"id": stray.id} | self._spot(stray.place, stray.offset)
+        )
+
+    # Late deliveries
+
+    def _heed(
+        self,
+        suspicion: tuple[Any, ...],
+        rows: dict[bytes, tuple[Any, ...]],
+        first: dict[bytes, tuple[Any, ...]],
+    ) -> None:
+        """Take a suspicion up if it is about a first delivery, and not a copy."""
+        late, other, place, offset, before, proof = suspicion
+        delivery = first.get(late)
+        if delivery is None or (delivery[3], delivery[6]) != (place, offset):
+            return
+        row = rows.get(late)
+        if row is None and not self._rules.has(delivery[4]):
+            return
+        if proof == EXACT or len(self._suspects) >= SUSPECTS:
+            self._late(late, place, offset, before, decided=proof != CLOSE)
+        else:
+            self._suspects.append((other, late, place, offset, before, proof, row))
+
+    def late(self) -> None:
+        """Decide on the deliveries whose commit times say that they came late. Call it after `events`."""
+        wanted: dict[int, set[bytes]] = {}
+        for other, *_ in self._suspects:
+            wanted.setdefault(self._books.events.at(other), set()).add(other)
+        others: dict[bytes, tuple[Any, ...]] = {}
+        for at, keys in wanted.items():
+            for record in self._books.events.bucket(at):
+                if record[1] == entry.ROW and record[0] in keys:
+                    others.setdefault(record[0], record)
+        for other, late, place, offset, before, proof, row in self._suspects:
+            decided = proof != CLOSE and self._agrees(row, others.get(other))
+            self._late(late, place, offset, before, decided=decided)
+
+    def _agrees(self, late: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
+        """Whether the rows have nothing against it that `late` committed first."""
+        if not any(row and row[2] & entry.SENT for row in (late, before)):
+            return True
+        return late is not None and before is not None and late[4] <= before[4]
+
+    def _late(self, key: bytes, place: int, offset: int, before: int, *, decided: bool) -> None:
+        def told() -> dict[str, Any]:
+            found = next(
+                record
+                for record in self._books.events.bucket(self._books.events.at(key))
+                if record[0] == key and record[1] == entry.MESSAGE
+            )
+            return {
+                "id": self._books.id(key, found[5]),
+                **self._spot(place, offset),
+                "after": before,
+            }
+
+        (self.findings.out_of_order if decided else self.findings.undecided).add(self._limit, told)

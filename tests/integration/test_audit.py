@@ -1,0 +1,211 @@
+"""The audit on real servers: clean where all is well, under load too, and each planted fault told by its id."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from psycopg.sql import SQL
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.pipeline import Pipeline
+from tests.servers.relay import run_command
+
+FAULTS = ("missing", "twice", "out_of_order", "foreign", "moved_keys", "unknown")
+
+
+class Audited:
+    """A pipeline, and the audit of it."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.producer = Producer(
+            {"bootstrap.servers": pipeline.kafka.bootstrap, "linger.ms": 0, "log_level": 0}
+        )
+
+    def audit(self, *flags: str, code: int | None = 0) -> dict[str, Any]:
+        """The report. Its exit code has to fit."""
+        done = run_command(
+            "audit",
+            "--json",
+            *flags,
+            env={
+                "CDC_OUTBOX_DSN": self.pipeline.dsn,
+                "CDC_OUTBOX_SLOT": self.pipeline.slot,
+                "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.pipeline.kafka.bootstrap,
+            },
+        )
+        assert code is None or done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout, done.stderr
+        report = json.loads(done.stdout)
+        assert report["schema_version"] == 1
+        assert (report["status"] == "clean") is (done.returncode == 0)
+        return dict(report)
+
+    def put(
+        self,
+        event: str | None,
+        *,
+        key: str = "k",
+        partition: int = 0,
+        ms: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        value: str = "{}",
+    ) -> None:
+        """A message of somebody else's."""
+        own = [] if event is None else [("id", event)]
+        self.producer.produce(
+            self.pipeline.topic,
+            key=key,
+            value=value,
+            partition=partition,
+            headers=[*own, *headers],
+            timestamp=ms or time.time_ns() // 1_000_000,
+        )
+        assert self.producer.flush(30) == 0
+
+    def insert(self, key: str = "k", *, ago: str = "0s") -> str:
+        """A row, by its id."""
+        return str(
+            self.pipeline.value(
+                "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
+                " values (%s, %s, 'Planted', '{}', now() - %s::interval) returning id::text",
+                (self.pipeline.aggregate_type, key, ago),
+            )
+        )
+
+
+@pytest.fixture
+def audited(make_pipeline: Callable[..., Pipeline], outbox: Database, kafka: Kafka) -> Audited:
+    """A pipeline without a relay yet."""
+    return Audited(make_pipeline(outbox, kafka).prepare().init())
+
+
+def ids(report: dict[str, Any], kind: str) -> list[str]:
+    return sorted(each["id"] for each in report[kind]["events"])
+
+
+def test_under_load_nothing_is_wrong(audited: Audited) -> None:
+    """Rows commit and are on their way while both sides are read: none is missing, none foreign."""
+    pipeline = audited.pipeline
+    pipeline.start()
+    writer = pipeline.writer(rate=None, threads=2, rows_per_transaction=3, rollback_share=0.1).start()
+    consumer = pipeline.consumer()
+    for round_ in range(3):
+        consumer.wait_count(2_000 * (round_ + 1))
+        report = audited.audit()
+        assert report["faults"] == {}
+        assert report["rows"]["read"] >= 2_000 * (round_ + 1)
+        assert report["rows"]["read"] == report["rows"]["delivered"] + report["rows"]["under_way"]
+        assert report["messages"]["order_not_judged"] == 0
+    committed = writer.stop()
+    pipeline.wait_confirmed()
+    report = audited.audit("--settled")
+    assert report["rows"]["delivered"] == report["rows"]["read"] == len(committed)
+    assert report["notes"] == []
+
+
+def test_each_planted_fault_is_told_by_its_id(audited: Audited) -> None:
+    pipeline = audited.pipeline
+    relay = pipeline.start()
+    writer = pipeline.writer(rate=None)
+    good = writer.write(40)
+    pipeline.wait_confirmed()
+    assert audited.audit("--settled")["faults"] == {}
+
+    relay.terminate()
+    lost = audited.insert("lost")
+    waiting = audited.audit()
+    assert (waiting["faults"], ids(waiting, "under_way")) == ({}, [lost])
+    assert ids(audited.audit("--settled", code=1), "missing") == [lost]
+
+    # Somebody moves the slot: nothing will bring what lies behind it.
+    early = audited.insert("order")
+    pipeline.sql(SQL("select pg_sleep(0.15)"))
+    later = audited.insert("order")
+    commits = [
+        audited.pipeline.value(
+            "select (extract(epoch from created_at) * 1000)::int8 from outbox where id = %s", (each,)
+        )
+        for each in (early, later)
+    ]
+    audited.put(later, key="order", ms=commits[1])
+    audited.put(early, key="order", ms=commits[0])
+    audited.put(good[3], key="copied")
+    stranger = str(uuid.uuid4())
+    audited.put(stranger, key="stranger")
+    audited.put(None, key="stranger")
+    audited.put(str(uuid.uuid4()), key="sent-again", partition=1, headers=(("cdc.source", "replay"),))
+    pipeline.value("select pg_replication_slot_advance(%s, pg_current_wal_lsn())::text", (pipeline.slot,))
+    for moved in (False, True):
+        if moved:
+            pipeline.start("--accept-gap")
+            pipeline.wait_confirmed()
+        report = audited.audit(code=1)
+        assert (
+            bool(report["notes"]) is not moved
+        )  # the witness knows that the slot was moved, and then goes along
+        assert ids(report, "missing") == [lost]
+        assert (
+            report["next"] == f"cdc-outbox find {lost}; then send them again: cdc-outbox replay --id {lost}"
+        )
+        assert ids(report, "twice") == [good[3]]
+        assert report["twice"]["events"][0]["copies"] == 2
+        assert ids(report, "out_of_order") == [early]
+        assert report["foreign"]["count"] == 3
+        assert {each["id"] for each in report["foreign"]["events"]} >= {stranger, None}
+        assert report["faults"].keys() == {"missing", "twice", "out_of_order", "foreign"}
+
+    accepted = audited.audit("--twice-ok", "--foreign-ok", "--limit", "1", code=1)
+    assert accepted["faults"].keys() == {"missing", "out_of_order"}
+    audited.put(good[4], key="copied", partition=2)
+    assert audited.audit("--twice-ok", "--foreign-ok", code=1)["moved_keys"]["count"] == 1
+
+
+def test_a_window_judges_its_own_rows_alone(audited: Audited) -> None:
+    pipeline = audited.pipeline
+    now = time.time_ns() // 1_000_000
+    before, inside = (audited.insert(each, ago=each) for each in ("3h", "1h"))
+    audited.put(before, key="3h", ms=now - 3 * 3_600_000)
+    audited.put(inside, key="1h", ms=now - 3_600_000)
+    audited.put(str(uuid.uuid4()), ms=now - 10 * 3_600_000)  # foreign, and long ago
+    audited.insert("never sent", ago="5h")
+    report = audited.audit("--since", "2h", "--until", "30m", "--settled")
+    assert (report["rows"]["read"], report["rows"]["delivered"]) == (1, 1)
+    assert (
+        report["messages"]["read"] == 2
+    )  # what lies further back than an hour before the window is passed over
+    assert audited.audit("--settled", code=1)["faults"] == {"missing": 1, "foreign": 1}
+    missing = audited.insert("never sent", ago="1h")
+    assert ids(audited.audit("--since", "2h", "--until", "30m", "--settled", code=1), "missing") == [missing]
+    assert (
+        pipeline.value("select count(*) from pg_stat_activity where application_name = 'cdc-outbox audit'")
+        == 0
+    )
+
+
+def test_what_a_topic_no_longer_has_is_unknown_and_not_missing(audited: Audited, kafka: Kafka) -> None:
+    pipeline = audited.pipeline
+    now = time.time_ns() // 1_000_000
+    old, new, never = (
+        audited.insert("a", ago="3h"),
+        audited.insert("b", ago="1h"),
+        audited.insert("c", ago="10m"),
+    )
+    audited.put(old, key="a", ms=now - 3 * 3_600_000)
+    audited.put(new, key="b", ms=now - 3_600_000)
+    admin = kafka.admin()
+    for future in admin.delete_records([TopicPartition(pipeline.topic, 0, 1)]).values():
+        future.result(30)
+    report = audited.audit("--settled", code=1)
+    assert (ids(report, "unknown"), ids(report, "missing")) == ([old], [never])
+    assert report["unknown"]["events"][0]["why"] == "trimmed"
+    kafka.configure_topic(pipeline.topic, {"cleanup.policy": "compact"})
+    report = audited.audit("--settled", code=1)
+    assert (ids(report, "unknown"), ids(report, "missing")) == (sorted([old, never]), [])
