@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from cdc_outbox.mark import Marks
     from cdc_outbox.state import Status
     from cdc_outbox.tally import Histogram
     from cdc_outbox.watch.forecast import Forecast
@@ -71,6 +72,8 @@ class Metrics:
         yield from self._process()
         yield from self._events()
         yield from self._waiting()
+        if self._status.marks is not None:
+            yield from _of_marks(self._status.marks)
         yield from self._connections()
         sample = self._sampler.fresh
         if sample is not None:
@@ -108,9 +111,6 @@ class Metrics:
         yield _counters("events_skipped", "Rows and messages that were left out by rule.", "reason", skipped)
         set_aside = dict.fromkeys(SET_ASIDE, 0)
         yield _counters("dead_letters", "Events that were set aside as dead letters.", "reason", set_aside)
-        yield _gauge("dead_letters_open", "Dead letters that wait for a person.", 0)
-        yield _gauge("parked_keys", "Aggregates whose events are set aside behind a dead letter.", 0)
-        yield _counters(
         yield CounterMetricFamily(
             PREFIX + "rows_cleaned",
             "Old rows that the relay has removed from the outbox table.",
@@ -122,6 +122,9 @@ class Metrics:
             "reason",
             tally.cleanup_failures,
         )
+        yield _gauge("dead_letters_open", "Dead letters that wait for a person.", 0)
+        yield _gauge("parked_keys", "Aggregates whose events are set aside behind a dead letter.", 0)
+        yield _counters(
             "publish_errors",
             "Batches that Kafka refused or whose outcome is unknown.",
             "error",
@@ -182,6 +185,19 @@ class Metrics:
             "result",
             tally.guard_checks,
         )
+
+
+def _of_marks(marks: Marks) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        PREFIX + "mark_rows", "Rows that were marked as sent in the outbox table.", value=marks.marked
+    )
+    yield CounterMetricFamily(
+        PREFIX + "mark_dropped",
+        "Rows that too many others waited before, and that a search of the table marks later.",
+        value=marks.dropped,
+    )
+    yield _counters("mark_failures", "Attempts to mark rows that failed.", "error", marks.failures)
+    yield _gauge("mark_waiting", "Rows that wait to be marked, unconfirmed ones among them.", marks.waiting)
 
 
 def slot_metrics(sample: Sample, forecast: Forecast | None) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from cdc_outbox.watch.history import STEP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdc_outbox.mark import Marks
     from cdc_outbox.state import Status
     from cdc_outbox.watch.health import Health
     from cdc_outbox.watch.history import History, Point
@@ -45,6 +46,7 @@ def document(
                 "skipped": dict(status.events_skipped),
             },
             "topics": by_topic(tally.published),
+            "marks": _marks(status.marks),
             "errors": [
                 {"at": moment(each.at), "error": each.error, "next": each.next} for each in status.errors
             ],
@@ -65,6 +67,19 @@ def document(
     assert isinstance(said, dict)  # noqa: S101 - as it went in
     return said | {
         "history": {"step_seconds": round(STEP), "points": [_point(each) for each in history.points]}
+    }
+
+
+def _marks(marks: Marks | None) -> dict[str, Any] | None:
+    if marks is None:
+        return None
+    return {
+        "marked": marks.marked,
+        "waiting": marks.waiting,
+        "dropped": marks.dropped,
+        "failures": marks.failures.total(),
+        "failing": marks.failing,
+        "searching": marks.search_wanted,
     }
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cdc_outbox.mark import Marks
 from cdc_outbox.watch import exposition
 from cdc_outbox.watch.forecast import Basis, Outlook
 from cdc_outbox.watch.sample import Spill
@@ -30,6 +31,8 @@ def _scraped(*, active: bool) -> str:
     watched = Watched()
     tally = watched.status.tally
     tally.confirmed("topic", 1, 1, since=0.0, commits_us=(0, 0))
+    watched.status.marks = Marks()
+    watched.status.marks.failures["missing_right"] = 1
     tally.publish_errors["held"] = tally.restarts["held"] = tally.reconnects["kafka", "held"] = 1
     watched.sampler.forecast = record(
         type(FORECAST),

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc_outbox import __version__
+from cdc_outbox.mark import Marks
 from cdc_outbox.state import State
 from cdc_outbox.tally import TOPICS
 from cdc_outbox.watch import exposition
@@ -111,6 +112,16 @@ def test_it_is_the_same_text_as_the_librarys_own(watched: Watched) -> None:
     watched.status.oldest_unacknowledged()
     lines = exposition.text(watched.registry).splitlines()
     assert lines == generate_latest(watched.registry).splitlines()
+
+
+def test_of_marks_only_where_rows_are_marked(watched: Watched) -> None:
+    assert not any(name.startswith("mark_") for name in Scraped(watched).families)
+    watched.status.marks = Marks()
+    watched.status.marks.marked, watched.status.marks.dropped, watched.status.marks.waiting = 5, 3, 2
+    watched.status.marks.failures["missing_right"] = 4
+    scraped = Scraped(watched)
+    assert [scraped.value(name) for name in ("mark_rows", "mark_dropped", "mark_waiting")] == [5, 3, 2]
+    assert scraped.values("mark_failures", "error") == {("missing_right",): 4}
 
 
 def test_state_is_one_of_all(watched: Watched) -> None:
