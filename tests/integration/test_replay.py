@@ -1,0 +1,269 @@
+"""`replay` as its users run it: rows of the table published again, and the stream isn't disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from tests.integration.conftest import Database
+from tests.integration.test_peek import ALL_VERSIONS, POSITIONS
+from tests.polling.table import B
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import Record
+from tests.servers.pipeline import Pipeline
+from tests.servers.relay import clean_environment, run_command
+from tests.servers.wait import eventually
+
+INSERT: LiteralString = (
+    "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
+    " values (%s, %s, 'counted', %s, %s) returning id::text"
+)
+
+
+class Stage:
+    """A pipeline with rows, delivered or not, and `replay` on it."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.kind = pipeline.aggregate_type
+        self._written = datetime(2024, 1, 17, 13, tzinfo=UTC)
+
+    def insert(self, *keys: str, payload: str | None = None) -> list[str]:
+        """A transaction for each; one is written a minute after the other."""
+        ids = []
+        with psycopg.connect(self.pipeline.dsn, autocommit=True) as connection:
+            for number, key in enumerate(keys):
+                self._written += timedelta(minutes=1)
+                document = payload or json.dumps({"n": number})
+                row = connection.execute(INSERT, (self.kind, key, document, self._written)).fetchone()
+                assert row is not None
+                ids.append(str(row[0]))
+        return ids
+
+    def deliver(self) -> None:
+        """A relay delivers what there is, and ends."""
+        done = self.run("start", "--until-caught-up", "--no-http")
+        assert done.returncode == 0, done.stderr
+
+    def run(self, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        pipeline = self.pipeline
+        environment = {
+            "CDC_OUTBOX_DSN": pipeline.dsn,
+            "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+        }
+        done = run_command(command, "--slot", pipeline.slot, *pipeline.flags, *flags, env=environment)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def replay(self, *flags: str) -> dict[str, Any]:
+        done = self.run("replay", "--yes", "--json", *flags)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def refused(self, *flags: str, code: int) -> tuple[str, str]:
+        done = self.run("replay", *flags)
+        assert done.returncode == code, done.stdout + done.stderr
+        *_, error, remedy = done.stderr.splitlines()
+        assert error.startswith("error: ")
+        assert remedy.startswith("next: ")
+        return error, remedy
+
+    def launch(self, *flags: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        """A replay that may be looked at while it runs."""
+        pipeline = self.pipeline
+        return subprocess.Popen(
+            [sys.executable, "-m", "cdc_outbox", "replay", "--slot", pipeline.slot, *flags],
+            env=clean_environment(
+                {"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap}
+            ),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def again(self) -> list[Record]:
+        """What was replayed."""
+        return [record for record in self.pipeline.read() if record.header("cdc.source") == "replay"]
+
+    def ids(self) -> list[str | None]:
+        return [record.id for record in self.pipeline.read()]
+
+
+@pytest.fixture
+def stage(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Stage:
+    return Stage(make_pipeline(outbox, kafka).prepare(partitions=1).init())
+
+
+@ALL_VERSIONS
+def test_delivered_rows_come_again_in_order_and_others_by_the_stream(stage: Stage) -> None:
+    first = stage.insert("a", "b", "a", "a")
+    stage.deliver()
+    later = stage.insert("a", "b")
+    before = stage.pipeline.value(POSITIONS, (stage.pipeline.slot,))
+    told = stage.replay("--aggregate", "a", "--aggregate-type", stage.kind, "--since", "2024-01-17T13:02:00Z")
+    assert told["undelivered"] == {"count": 1, "ids": [later[0]]}
+    assert told["published"] == {stage.pipeline.topic: 2}
+    assert stage.pipeline.value(POSITIONS, (stage.pipeline.slot,)) == before
+    stage.deliver()
+    assert stage.ids() == [*first, first[2], first[3], *later]
+    original, again = stage.pipeline.read()[3], stage.again()[1]
+    assert (again.key, again.value, again.id) == (original.key, original.value, original.id)
+    assert again.headers == (*original.headers, ("cdc.source", b"replay"))
+    assert again.timestamp == round(datetime(2024, 1, 17, 13, 4, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
+    first = stage.insert(*["a", "b"] * 60)
+    stage.deliver()
+    replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "40")
+    try:
+        eventually(stage.again, 30, "something is replayed")
+        stage.pipeline.start(state="standby")
+        later = stage.insert("a", "b")
+        said, errors = replaying.communicate(timeout=60)
+    finally:
+        replaying.kill()
+    assert replaying.returncode == 0, errors
+    assert said == f"published 120 events again: 120 to {stage.pipeline.topic}\n"
+    eventually(lambda: len(stage.ids()) == 242, 30, "the relay goes on")
+    assert stage.ids() == [*first, *first, *later]
+
+
+def test_beside_a_running_relay_only_who_accepts_it_may(stage: Stage) -> None:
+    ids = stage.insert("a", "b")
+    relay = stage.pipeline.start()
+    error, remedy = stage.refused("--yes", "--id", ids[0], code=1)
+    pid = stage.pipeline.slot_value("active_pid")
+    assert f"process {pid} streams from the slot" in error
+    assert "--while-running" in remedy
+
+    def proven() -> bool:
+        stage.insert("c", payload=json.dumps({"padding": os.urandom(50_000).hex()}))
+        told = stage.run("replay", "--dry-run", "--json", "--aggregate", "a")
+        return bool(told.returncode == 0 and json.loads(told.stdout)["events"] == 1)
+
+    eventually(proven, 30, "the witness proves the row delivered")
+    done = stage.run("replay", "--yes", "--while-running", "--id", ids[0])
+    assert done.returncode == 0, done.stderr
+    assert "may see events of one key out of order" in done.stderr
+    assert [record.id for record in stage.again()] == [ids[0]]
+    assert relay.running
+
+
+def test_a_slot_that_is_taken_from_it_ends_it(stage: Stage) -> None:
+    stage.insert(*["a"] * 200)
+    stage.deliver()
+    replaying = stage.launch("--yes", "--aggregate", "a", "--max-events-per-second", "20")
+    try:
+        eventually(stage.again, 30, "something is replayed")
+        stage.pipeline.value(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s",
+            (stage.pipeline.slot,),
+        )
+        _, errors = replaying.communicate(timeout=30)
+    finally:
+        replaying.kill()
+    assert replaying.returncode == 1, errors
+    assert "stopped in the middle" in errors
+    assert 0 < len(stage.again()) < 200
+
+
+def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
+    ids = stage.insert("a", "b")
+    stage.deliver()
+    error, remedy = stage.refused("--yes", code=2)
+    assert "nothing says which rows" in error
+    error, remedy = stage.refused("--aggregate", "a", code=2)
+    assert "no terminal" in error
+    assert "--dry-run" in remedy
+    error, _ = stage.refused("--yes", "--id", "17", code=2)
+    assert "--id '17' is nothing that column id of public.outbox can hold" in error
+    absent = "00000000-0000-0000-0000-000000000000"
+    error, _ = stage.refused("--yes", "--id", ids[0], "--id", absent, code=1)
+    assert absent in error
+    assert ids[0] not in error
+    error, _ = stage.refused("--yes", "--since", "1h", "--until", "2h", code=2)
+    assert "--since is not before --until" in error
+    error, _ = stage.refused("--yes", "--since", "yesterday", code=2)
+    assert "'yesterday'" in error
+    error, _ = stage.refused("--yes", "--aggregate", "z", code=1)
+    assert "no row of public.outbox is what was asked for" in error
+    error, remedy = stage.refused(
+        "--yes", "--aggregate", "a", "--topic", "{event_type} {aggregate_id}", code=70
+    )
+    assert ids[0] in error
+    assert "nothing was published" in error
+    error, _ = stage.refused("--yes", "--aggregate", "a", "--only", "aggregate_id=b", code=1)
+    assert "rules leave out all of the rows" in error
+    error, _ = stage.refused("--yes", "--aggregate", "a", "--table", "public.other", code=78)
+    error, _ = stage.refused("--yes", "--aggregate", "a", "--table", "outbox", "--table", "other", code=2)
+    assert "a replay is of one" in error
+    assert stage.again() == []
+
+
+def test_a_dry_run_shows_and_a_person_is_asked(stage: Stage) -> None:
+    ids = stage.insert("a", "b", "a")
+    stage.deliver()
+    done = stage.run("replay", "--dry-run", "--aggregate", "a")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "2 events of public.outbox, in the order of created_at, id:",
+        f"         2  to {stage.pipeline.topic}",
+        "the first:",
+        f"  {stage.pipeline.topic}  key a  id {ids[0]}",
+        f"  {stage.pipeline.topic}  key a  id {ids[2]}",
+    ]
+    for answer, code in (("n", 1), ("y", 0)):
+        ours, theirs = pty.openpty()
+        try:
+            process = stage.launch("--aggregate", "a", stdin=theirs)
+            os.write(ours, f"{answer}\n".encode())
+            _, asked = process.communicate(timeout=30)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert process.returncode == code, asked
+        assert "Publish these 2 events again? [y/N]" in asked
+    assert [record.id for record in stage.again()] == [ids[0], ids[2]]
+
+
+def test_a_key_in_the_payload_and_rows_of_another_bus(
+    database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], topics: str
+) -> None:
+    B.make(database.dsn)
+    topic = f"{topics}orders"
+    kafka.create_topic(topic, partitions=2)
+    pipeline = make_pipeline(database, kafka, flags=["--key", "payload:/order_id"])
+    pipeline.topic = topic
+    stage = Stage(pipeline)
+    done = stage.run("init")
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(database.dsn) as connection:
+        for number, (key, bus) in enumerate([("7", "kafka"), ("7", "nats"), ("77", "kafka"), ("7", "kafka")]):
+            connection.execute(
+                SQL(B.insert),
+                {
+                    "event_id": f"00000000-0000-0000-0000-00000000000{number}",
+                    "key": key,
+                    "topic": topic,
+                    "payload": json.dumps({"order_id": key, "n": number}),
+                    "bus": bus,
+                },
+            )
+    stage.deliver()
+    told = stage.replay("--aggregate", "7", "--since", "1h")
+    assert (told["events"], told["published"]) == (2, {topic: 2})
+    assert [record.json()["n"] for record in stage.again()] == [0, 3]
+    told = stage.replay("--since", "1h")
+    assert (told["events"], told["left_out"]) == (3, {"bus": 1})
