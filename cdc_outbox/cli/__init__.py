@@ -23,9 +23,11 @@ SUMMARIES: Final = {
     "health": "Say whether slot and delivery are well, and what to do.",
     "peek": "Show the next events as they would be sent.",
     "find": "Say where an event is: row, delivery, topic.",
+    "replay": "Publish rows of the table again.",
     "cleanup": "Remove rows that are old and acknowledged.",
     "drop": "Remove slot, publication and witness row.",
     "inbox": "Make the table by which a consumer knows an event that comes twice.",
+    "audit": "Compare table and topics: what is missing, twice, out of order or foreign.",
     "config": "Show, check and describe the settings.",
     "demo": "See the whole story on embedded servers, without any set-up.",
 }
