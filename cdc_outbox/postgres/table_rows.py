@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import Error, OperationalError, sql
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
-from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import refusal, sqlstate
 from cdc_outbox.postgres.connection import Connection, connect_control, execute, sever
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from cdc_outbox.event import TableName, Values
     from cdc_outbox.settings import PostgresSettings
+
+COUNT_LIMIT: Final = 3600.0
+"""Seconds for counting rows, which reads the whole table once."""
 
 CHUNK: Final = 128 * 1024
 """Bytes of rows that come together, about."""
@@ -51,6 +54,9 @@ select a.pid, coalesce(nullif(a.application_name, ''), 'no name'), coalesce(left
  where a.wait_event_type = 'Lock' and pg_catalog.pg_blocking_pids(a.pid) @> array[%s::int]
  order by a.pid limit 1
 """
+
+_OF_A_CONDITION: Final = frozenset({"22", "25", "P0"})
+"""Classes of errors that a condition raises on a row: of its data, for it would write, of a function in it."""
 
 # COPY escapes what it needs for itself, and the backslash; it never writes octal or hex escapes.
 _ESCAPED: Final = (
@@ -95,7 +101,7 @@ async def snapshot(
     try:
         if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             await execute(conn, _ENCODING)  # so that bytes pass as they are
-        await execute(conn, _PATIENT)
+        await patient(conn)
         await execute(conn, _BEGIN)
         await execute(conn, _SNAPSHOT)
         yield conn
@@ -103,6 +109,11 @@ async def snapshot(
         if conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
             sever(conn)  # a COPY that nobody reads to its end
         await conn.close()
+
+
+async def patient(conn: Connection) -> None:
+    """Let statements on the table take their time; a policy that would hide rows is an error from now on."""
+    await execute(conn, _PATIENT)
 
 
 async def rows(
@@ -131,7 +142,7 @@ async def rows(
     encoding = conn.info.encoding
     result = await _result(conn, lambda: conn.pgconn.send_query_params(query.as_bytes(conn), None))
     if result.status != ExecStatus.COPY_OUT:
-        raise sqlstate.from_result(result, stage="control", encoding=encoding)
+        raise _unreadable(table, result, encoding)
     read = reader(len(columns), places)
     frame = conn.pgconn.get_copy_data
     lines: list[bytes] = []
@@ -150,20 +161,28 @@ async def rows(
             break
     result = await _result(conn)
     if result.status != ExecStatus.COMMAND_OK:
-        raise sqlstate.from_result(result, stage="control", encoding=encoding)
+        raise _unreadable(table, result, encoding)
     if lines:
         yield Chunk(lines, size, read)
 
 
-async def count(conn: Connection, table: TableName, where: sql.Composable | None, *, within: float) -> int:
-    """How many rows of `table` fulfil a condition, seen through the connection's snapshot.
+async def count(
+    conn: Connection, table: TableName, where: sql.Composable | None, *, within: float = COUNT_LIMIT
+) -> int:
+    """How many rows of `table` fulfil a condition, as the connection sees them.
 
-    Raises PostgresUnavailable after `within` seconds, and then the connection is gone.
+    Raises SetupError where the condition fails on a row; MissingRight; PostgresUnavailable after `within` seconds, and
+    then the connection is gone.
     """
     query = sql.SQL("select count(*) from {}").format(sql.Identifier(table.schema, table.name))
     if where is not None:
         query += sql.SQL(" where ") + bracketed(where)
-    ((found,),) = await execute(conn, query, within=within)
+    try:
+        ((found,),) = await execute(conn, query, within=within)
+    except CdcOutboxError as error:
+        if str(getattr(error.__cause__, "sqlstate", ""))[:2] in _OF_A_CONDITION:
+            raise _fails(table, str(error)) from error
+        raise
     return int(found)
 
 
@@ -196,12 +215,12 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
     if result.status == ExecStatus.COMMAND_OK:
         return own
     failure = sqlstate.from_result(result, stage="control", encoding=encoding)
-    words = str(failure).partition(": ")[2]
+    words = _words(str(failure))
     remedy = f"mend {flag}: a condition on the columns of {table}, as after WHERE: {flag} \"created_at > now() - '1d'\""
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
     if state == "42601":
         raise UsageError(f"{flag} is not a condition in SQL: {words}", next=remedy)
-    if state[:2] in ("42", "22", "0A"):
+    if state != "42501" and state[:2] in ("42", "22", "0A"):
         raise SetupError(f"{flag} can't be used on {table}: {words}", next=remedy)
     raise failure
 
@@ -250,6 +269,25 @@ def _plain(part: bytes) -> bytes | None:
                 piece = piece.replace(escaped, byte)  # noqa: PLW2901 - it is what becomes of the piece
             pieces[at] = piece
     return b"\\".join(pieces)
+
+
+def _unreadable(table: TableName, result: PGresult, encoding: str) -> CdcOutboxError:
+    """Why the rows couldn't be read to their end."""
+    failure = sqlstate.from_result(result, stage="control", encoding=encoding)
+    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
+    return _fails(table, str(failure)) if state[:2] in _OF_A_CONDITION else failure
+
+
+def _fails(table: TableName, failure: str) -> SetupError:
+    return SetupError(
+        f"the rows of {table} can't be chosen: {_words(failure)}",
+        next="mend the condition: it must hold for each row of the table without an error, and may not write",
+    )
+
+
+def _words(failure: str) -> str:
+    """The server's own words in one of our errors."""
+    return failure.partition(": ")[2] or failure
 
 
 async def _result(conn: Connection, send: Callable[[], None] | None = None) -> PGresult:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
+from cdc_outbox.postgres import table_rows
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.values import BOOL, Field
@@ -31,7 +32,6 @@ _LIMIT: Final[LiteralString] = "set statement_timeout = {}"
 _TAKEN: Final[LiteralString] = """
 select count(*), coalesce(string_agg(distinct {by}, ', '), '') from {table} where {taken} and {fresh}
 """
-_ALL_TIME: Final[LiteralString] = "true"
 
 
 async def count_unsent(
@@ -96,7 +96,7 @@ async def in_hand(
             since, sql.SQL("clock_timestamp()"), sql.Literal(stale)
         ),
     )
-    ((count, workers),) = await execute(conn, query, within=COUNT_LIMIT)
+    ((count, workers),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
     return int(count), str(workers)
 
 

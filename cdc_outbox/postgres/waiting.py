@@ -17,7 +17,7 @@ from cdc_outbox.errors import SetupError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.unsent import COUNT_LIMIT, given_up, has_failed, unsent
+from cdc_outbox.postgres.unsent import given_up, has_failed, unsent
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Waiting:
 
     async def count(self, conn: Connection) -> int:
         """How many there are."""
-        return await table_rows.count(conn, self.table, self.where, within=COUNT_LIMIT)
+        return await table_rows.count(conn, self.table, self.where)
 
     def rows(self, conn: Connection) -> AsyncIterator[Chunk]:
         """Read them, in order."""
@@ -131,7 +131,7 @@ async def _require_none_given_up(
 ) -> None:
     if where is not None:
         condition = sql.SQL("{} and {}").format(condition, table_rows.bracketed(where))
-    count = await table_rows.count(conn, plan.table, condition, within=COUNT_LIMIT)
+    count = await table_rows.count(conn, plan.table, condition)
     if count:
         raise SetupError(
             f"the old relay has failed to send {count} {'row' if count == 1 else 'rows'} of {plan.table} and has given "

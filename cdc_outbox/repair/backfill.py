@@ -65,6 +65,9 @@ STALE: Final = 300.0
 LOOK: Final = 2.0
 """Seconds between looks at the slot and at who waits for the table."""
 
+LOOK_AGAIN: Final = 0.5
+"""Seconds that such a session is given to give up by itself, as migrations with a lock_timeout do."""
+
 
 class TableWanted(CdcOutboxError):
     """Another session waits to have the table to itself, and the application's inserts wait behind it."""
@@ -127,6 +130,7 @@ async def backfill(settings: Settings, options: Options, listener: Listener) -> 
                 next="name the primary with --dsn (and --admin-dsn)",
             )
         require_same(await identity(owner), server)
+        await table_rows.patient(owner)
         await require_able(relay)
         await stack.enter_async_context(slot.lock(relay, name, within=options.wait))
         return await _Backfill(settings, options, listener, owner, relay, server).run()
@@ -312,7 +316,7 @@ class _Backfill:
                     next="let it be done, then run this again: it starts anew, and rows that were sent come twice",
                 )
             wanted = waits
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOOK if wanted is None else LOOK_AGAIN)
 
     def require_kept(self, found: Slot | None, name: str, told: int | None) -> int | None:
         """Tell of the WAL that the slot may still keep, each time that it has halved; what was told last."""

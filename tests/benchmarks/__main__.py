@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from tests.benchmarks import drain, latency, memory, restart, watched
+from tests.benchmarks import backfill, drain, latency, memory, restart, watched
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.ground import Ground
 from tests.benchmarks.report import against, mib, table
@@ -227,6 +227,28 @@ def starts(ground: Ground) -> Document:
     return {"first_event_seconds": round(seconds, 3), **asdict(again)}
 
 
+def backfills(ground: Ground) -> Document:
+    """Rows of the table, published before the stream begins."""
+    figures = [backfill.run(ground, ordered, OPTIONS.table_rows) for ordered in ("a sequence", "time and id")]
+    say(
+        table(
+            f"backfill of {OPTIONS.table_rows} rows, over TCP",
+            ("ordered by", "rows/s", "CPU µs/row", "peak", "records"),
+            [
+                (
+                    each.ordered,
+                    f"{each.rate:,.0f}",
+                    f"{each.cpu_us:.2f}",
+                    against(each.peak_bytes / 2**20, backfill.BAR / 2**20, least=False, form="{:.1f}"),
+                    each.records,
+                )
+                for each in figures
+            ],
+        )
+    )
+    return {"figures": [{**asdict(each), "rows_per_second": round(each.rate)} for each in figures]}
+
+
 PARTS: dict[str, Callable[[Ground], Document]] = {
     "drain": lambda ground: drains(ground, "drain"),
     "hundred": lambda ground: drains(ground, "hundred"),
@@ -237,6 +259,7 @@ PARTS: dict[str, Callable[[Ground], Document]] = {
     "watch": watch,
     "memory": memories,
     "start": starts,
+    "backfill": backfills,
 }
 
 
@@ -246,6 +269,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=300_000, help="rows of a backlog (300000)")
     parser.add_argument(
         "--repeat", type=int, default=3, help="drains of each, of which the median counts (3)"
+    )
+    parser.add_argument(
+        "--table-rows", type=int, default=10_000_000, help="rows of the backfill part (10000000)"
     )
     parser.add_argument("--rate", type=int, default=1000, help="events/s of the latency part (1000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of the latency part (20)")

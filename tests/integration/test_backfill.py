@@ -1,12 +1,37 @@
-"""`backfill`: which rows of each table it publishes, in which order, and what the slot is called then."""
+"""`backfill`: which rows of each table it publishes, in which order, what it refuses, and the slot's name then."""
 
 from __future__ import annotations
 
-from tests.integration.backfilled import TABLE_A, Backfilled, place
+from typing import LiteralString
+
+import psycopg
+
+from tests.integration.backfilled import TABLE_A, TABLE_B, TABLE_C, Backfilled, place
+from tests.integration.initial import ALL_VERSIONS
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox
+from tests.servers.relay import RelayProcess
+from tests.servers.wait import eventually
 
 __all__ = ["place"]
 
+ROW_C: LiteralString = (
+    "insert into outbox (topic, payload) select %s, jsonb_build_object('n', n) from generate_series(1, %s) n"
+)
+KEYLESS = ("--key", "none")
 
+
+def numbers(place: Backfilled) -> list[int]:
+    return [record.json()["n"] for record in place.records()]
+
+
+def rows_of_c(place: Backfilled, count: int) -> None:
+    place.execute(TABLE_C)
+    place.execute(ROW_C, (place.topic, count))
+    place.ok("--only", "publication", "--only", "witness")
+
+
+@ALL_VERSIONS
 def test_rows_of_table_a(place: Backfilled) -> None:
     """Pending, stale in processing, failed (to be tried again) and of unknown states; in the order of the sequence."""
     place.execute(TABLE_A)
@@ -24,12 +49,239 @@ def test_rows_of_table_a(place: Backfilled) -> None:
     said = place.backfill()
     assert "read 4 rows, published 4, left out none" in said
     assert place.start_of(place.slot) == start
-    assert [record.json()["n"] for record in place.records()] == [1, 3, 4, 5]
+    if place.database.major >= 17:
+        assert place.value(
+            "select bool_and(failover) from pg_replication_slots where database = current_database()"
+        )
+    assert numbers(place) == [1, 3, 4, 5]
     place.execute(
         "insert into outbox (aggregate_id, topic, payload) values ('k', %s, '{\"n\": 6}')", (place.topic,)
     )
     place.relay()
-    last = place.records()[-1]
+    first, *_, last = place.records()
     assert last.json()["n"] == 6
-    assert last.header("cdc.source") is None
-    assert place.records()[0].header("cdc.source") == "backfill"
+    assert (first.header("cdc.source"), last.header("cdc.source")) == ("backfill", None)
+    created = place.value("select (extract(epoch from created_at) * 1000)::int8 from outbox limit 1")
+    assert abs(first.timestamp - created) <= 1
+
+
+def test_rows_that_were_given_up_have_to_be_spoken_of(place: Backfilled) -> None:
+    """Table B; rows for another bus are left out, and counted."""
+    place.execute(TABLE_B)
+    place.execute(
+        "insert into outbox (bus, topic, payload, status) select bus, %s, jsonb_build_object('n', n), status"
+        " from unnest(array['kafka', 'kafka', 'nats', 'kafka'], array['pending', 'failed', 'pending', 'sent'])"
+        " with ordinality s (bus, status, n)",
+        (place.topic,),
+    )
+    place.refused(*KEYLESS)
+    error, remedy = place.refuses(*KEYLESS)
+    assert "has failed to send 1 row of public.outbox and has given up" in error
+    assert "--failed publish" in remedy
+    assert "--failed skip" in remedy
+    assert place.records() == []
+    assert "read 2 rows, published 1, left out 1 bus" in place.backfill(*KEYLESS, "--failed", "skip")
+    assert numbers(place) == [1]
+    event_id = place.value("select event_id::text from outbox where id = 1")
+    assert place.ids() == [event_id]
+
+
+def test_which_rows_and_in_which_order(place: Backfilled) -> None:
+    rows_of_c(place, 3)
+    place.execute("update outbox set sent_at = now() where id = 1")
+    place.backfill(*KEYLESS)
+    sent = [2, 3]
+    assert numbers(place) == sent
+    for flags, more in (
+        (("--all",), [1, 2, 3]),
+        (("--where", "id % 2 = 1 -- odd"), [1, 3]),
+        (("--order-by", "id desc"), [3, 2]),
+    ):
+        place.backfill(*KEYLESS, "--overlap", *flags)
+        sent += more
+        assert numbers(place) == sent
+
+
+def test_without_a_sequence_the_time_of_creation_says_the_order(place: Backfilled, topics: str) -> None:
+    """The default table; nothing says what was sent, so all rows are."""
+    create_outbox(place.dsn)
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
+        " select 'orders', 'k', 'e', jsonb_build_object('n', n), now() - make_interval(secs => n)"
+        " from generate_series(1, 5) n"
+    )
+    place.ok("--only", "publication")
+    place.backfill("--topic", topics + "{aggregate_type}")
+    assert numbers(place) == [5, 4, 3, 2, 1]
+
+
+def test_bytes_are_those_of_the_stream(place: Backfilled) -> None:
+    place.execute(
+        "create table outbox (id bigserial, topic text, aggregate_id bytea, payload text, headers jsonb)"
+    )
+    insert: LiteralString = (
+        "insert into outbox (topic, aggregate_id, payload, headers) values"
+        " (%(t)s, '\\x00ff5c0a', E'a\\tb\\nc\\\\N\\r\\\\', '{\"h\": \"ü \\\"q\\\"\"}'), (%(t)s, '', '', null),"
+        " (%(t)s, 'k', null, '{}'), (%(t)s, 'k', '\\N', '{\"a\": [1, 2.50]}')"
+    )
+    with psycopg.connect(place.dsn) as connection:
+        connection.execute(insert, {"t": place.topic})
+    place.ok("--only", "publication")
+    place.backfill()
+    with psycopg.connect(place.dsn) as connection:
+        connection.execute(insert, {"t": place.topic})
+    place.relay()
+    table, stream = place.records()[:4], place.records()[4:]
+    assert [(each.key, each.value, each.headers[1:-1]) for each in table] == [
+        (each.key, each.value, each.headers[1:]) for each in stream
+    ]
+    assert table[0].value == b"a\tb\nc\\N\r\\"
+
+
+def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:
+    place.execute(TABLE_A)
+    place.execute(
+        "insert into outbox (aggregate_id, topic, payload, status, locked_at, locked_by)"
+        " values ('k', %s, '{}', 'processing', now(), 'worker-7')",
+        (place.topic,),
+    )
+    place.refused()
+    error, remedy = place.refuses(code=1)
+    assert "still at work: 1 row of public.outbox was taken by worker-7 less than 300 s ago" in error
+    assert "--stale-after 0s" in remedy
+    assert place.slots() == [f"{place.slot}_pending"]
+    assert "published 1" in place.backfill("--stale-after", "0s")
+
+
+def test_it_asks_first(place: Backfilled) -> None:
+    error, remedy = place.refuses(code=2, yes=False)
+    assert "no terminal to ask on" in error
+    assert f"cdc-outbox backfill --yes --slot {place.slot}" in remedy
+
+
+def test_a_condition_that_is_none(place: Backfilled) -> None:
+    rows_of_c(place, 2)
+    for where, code, words in (
+        ("sent_at is", 2, "is not a condition in SQL"),
+        ("true); drop table outbox; --", 2, "is not a condition in SQL"),
+        ("true) or (true", 2, "is not a condition in SQL"),
+        ("nothing = 1", 78, 'column "nothing" does not exist'),
+        ("id", 78, "must be type boolean"),
+        ("nextval('outbox_id_seq') > 0", 78, "read-only transaction"),
+        ("1 / (id - 1) > 0", 78, "division by zero"),
+    ):
+        error, remedy = place.refuses(*KEYLESS, "--where", where, code=code)
+        assert words in error
+        assert "mend" in remedy
+        assert place.value("select count(*) from outbox") == 2
+    assert place.records() == []
+    assert place.slot not in place.slots()
+
+
+def test_flags_that_can_not_be(place: Backfilled) -> None:
+    rows_of_c(place, 1)
+    for flags, code, words in (
+        (("--where", "true", "--all"), 2, "choose one"),
+        (("--failed", "dead-letter"), 2, "can't do yet"),
+        (("--order-by", "nothing"), 78, "has no column 'nothing'"),
+        (("--order-by", "id; drop"), 2, "is not a list of columns"),
+        (("--bootstrap-servers", "127.0.0.1:1"), 1, "Kafka"),
+    ):
+        error, _ = place.refuses(*KEYLESS, *flags, code=code)
+        assert words in error
+    assert place.slot not in place.slots()
+
+
+def test_tables_that_can_not_be(place: Backfilled) -> None:
+    """Each is named before anything is made, and nothing is sent."""
+    place.execute("create table plain (id uuid, topic text, payload jsonb)")
+    place.execute("create publication outbox_pub for all tables with (publish = 'insert')")
+    error, remedy = place.refuses("--table", "plain", *KEYLESS)
+    assert "nothing says in which order the rows of public.plain were written" in error
+    assert "--order-by id" in remedy
+    error, _ = place.refuses("--table", "absent", *KEYLESS)
+    assert "absent" in error
+    assert place.slots() == []
+
+
+def test_a_slot_that_is_there(place: Backfilled) -> None:
+    """Refused, unless the rows are to be sent beside it; and then only while no relay streams."""
+    rows_of_c(place, 2)
+    place.backfill(*KEYLESS)
+    error, remedy = place.refuses(*KEYLESS)
+    assert f'the slot "{place.slot}" exists' in error
+    assert "--overlap" in remedy
+    start = place.start_of(place.slot)
+    assert "published 2" in place.backfill(*KEYLESS, "--overlap")
+    assert numbers(place) == [1, 2, 1, 2]
+    assert place.start_of(place.slot) == start
+    relay = RelayProcess(place.dsn, place.kafka.bootstrap, slot=place.slot, flags=KEYLESS)
+    try:
+        relay.wait_state("streaming")
+        error, _ = place.refuses(*KEYLESS, "--overlap", code=1)
+        assert f'streams from the slot "{place.slot}"' in error
+    finally:
+        relay.close()
+
+
+def test_several_tables_in_turn(place: Backfilled) -> None:
+    rows_of_c(place, 2)
+    place.execute("create table other (like outbox including all)")
+    place.execute("insert into other select id + 10, topic, '{\"n\": 11}', null from outbox where id = 1")
+    place.execute("alter publication outbox_pub add table other")
+    said = place.backfill(*KEYLESS, "--table", "outbox", "--table", "other")
+    assert "read 3 rows, published 3" in said
+    assert numbers(place) == [1, 2, 11]
+
+
+def test_a_row_that_can_not_be_published(place: Backfilled) -> None:
+    """What comes before it is published, nothing is decided, and the way out works."""
+    place.execute(
+        "create table outbox (id bigserial primary key, topic text, aggregate_id text, payload text)"
+    )
+    place.execute(
+        "insert into outbox (topic, aggregate_id, payload) select %s, nullif(n, 3)::text, n::text"
+        " from generate_series(1, 4) n",
+        (place.topic,),
+    )
+    place.ok("--only", "publication")
+    error, _ = place.refuses(code=70)
+    assert "event 3 of public.outbox in the table, row 3 in order, can't be published: it has no key" in error
+    assert [record.value for record in place.records()] == [b"1", b"2"]
+    assert place.slots() == [f"{place.slot}_pending"]
+    assert "published 3" in place.backfill("--where", "aggregate_id is not null")
+
+
+def test_records_that_the_topic_refuses_go_out_in_halves(
+    place: Backfilled, topics: str, kafka: Kafka
+) -> None:
+    """A limit of the topic for batches: all rows that fit alone arrive, and the one that doesn't is named."""
+    topic = f"{topics}small"
+    kafka.create_topic(topic, 1, {"max.message.bytes": "2000"})
+    place.topic = topic
+    rows_of_c(place, 60)
+    place.execute(
+        "update outbox set payload = jsonb_build_object('n', id, 'x', repeat('x', 1900)) where id = 50"
+    )
+    error, _ = place.refuses(*KEYLESS, code=70)
+    assert "event 50 in the table, row 50 in order, can't be published" in error
+    assert sorted(set(numbers(place))) == [*range(1, 50)]
+
+
+def test_the_rate_limit(place: Backfilled) -> None:
+    rows_of_c(place, 100)
+    said = place.backfill(*KEYLESS, "--max-events-per-second", "100")
+    seconds = float(said.partition(" in ")[2].partition(" s ")[0])
+    assert 0.7 < seconds < 10
+
+
+def test_what_is_left_of_it_is_told_and_logged(place: Backfilled) -> None:
+    """A stop is a clean end, which says that it wasn't finished."""
+    rows_of_c(place, 500)
+    process = place.under_way(*KEYLESS, "--max-events-per-second", "50")
+    eventually(lambda: len(place.records()) > 5, 20, process.text)
+    code, _ = process.terminate()
+    assert code == 0
+    assert any("stopped before it was finished" in line for line in process.stray), process.text()
+    assert place.slots() == [f"{place.slot}_pending"]
+    assert numbers(place)[:5] == [1, 2, 3, 4, 5]
