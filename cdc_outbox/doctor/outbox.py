@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
     from cdc_outbox.event import Encoded
     from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.publication import PassedOver
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.mapping import Plan
 
@@ -227,25 +228,25 @@ async def _rows(
         findings.ok("rows", f"{looked}: {sent} would be sent{others}")
 
 
-async def published_besides(conn: Connection, settings: Settings, *, within: float) -> dict[str, str]:
+async def published_besides(
+    conn: Connection, settings: Settings, passed_over: PassedOver | None, *, within: float
+) -> dict[str, str]:
     """What the publication carries beyond the inserts on our tables, each with its remedy."""
-    name, tables = settings.postgres.publication, settings.outbox.tables
+    name = settings.postgres.publication
     rows = await execute(conn, _PUBLISHED, (name,), within=within)
     if not rows:
         return {}
     more_than_inserts, everything = rows[0]
-    others = await publication.besides(conn, name, tables, within=within)
     quoted = quote(name)
     found = {}
     if everything:
         found[
             f"{name} is for all tables: every change of the database is sent to the relay, which passes over it"
         ] = "cdc-outbox init --publication ANOTHER --slot ANOTHER"
-    if others:
+    if passed_over is not None:
         found[
-            f"{name} also has {', '.join(map(str, others))}: rows of those are passed over, and no other relay gets"
-            " them from this slot"
-        ] = "\n".join(f"alter publication {quoted} drop table {other};" for other in others)
+            f"{passed_over}: rows of those are passed over, and no other relay gets them from this slot"
+        ] = passed_over.dropping
     if more_than_inserts and not everything:
         found[
             f"{name} publishes more than inserts: updates and deletes are sent to the relay, which passes over them"

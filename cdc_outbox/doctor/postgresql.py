@@ -280,13 +280,14 @@ class PostgresSide:
                 "publication", state.problem, f"cdc-outbox init --publication {wanted} --slot {self.name}"
             )
             return
-        besides = await outbox.published_besides(self.conn, self.settings, within=WITHIN)
+        others = await publication.passed_over(self.conn, wanted, tables, self.name, within=WITHIN)
+        besides = await outbox.published_besides(self.conn, self.settings, others, within=WITHIN)
         messages, remedies = list(besides), list(besides.values())
         if state.problem is not None:
             wrong = Finding(state.problem, state.next).wrong(self.name)
             messages, remedies = [str(wrong), *messages], [wrong.next, *remedies]
         message, remedy = "; ".join(messages), "\n".join(remedies)
-        if state.problem is not None:
+        if state.problem is not None or (others is not None and not others.fed):
             self.findings.fail("publication", message, remedy)
         elif besides:
             self.findings.warn("publication", message, remedy)

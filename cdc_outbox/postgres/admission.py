@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SetupError, SlotMissing
-from cdc_outbox.event import TableName
+from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import publication, server, slot, synchronous, witness
+from cdc_outbox.postgres import outbox, publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
@@ -120,6 +120,8 @@ class Admission:
             self._refuse_unless(accept_gap and found is not None, judged.error)
         if (left_out := self._left_out()) is not None:
             self._refuse_unless(accept_gap, left_out)
+        else:
+            await self._require_all_named(accepted=accept_gap)
         try:
             await self._look_back(found)
         except PublicationReplaced as replaced:
@@ -130,7 +132,7 @@ class Admission:
         )
         synchronous.require_none(str(names), self.application_name)
         await self._renew_witness(accepted=accept_gap)
-        await self._tell_of_others()
+        await self._tell_of_keyless()
 
     async def _beside(self, missing: SlotMissing) -> SlotMissing:
         """The same with the slots that there are: the name may be a slip, and a second slot keeps WAL for nobody."""
@@ -153,24 +155,40 @@ class Admission:
         if not others:
             return None
         name, left_out = self._settings.slot, ", ".join(others)
+        dropping = f"alter publication {quote(self._settings.publication)} drop table {left_out};"
         own = " ".join(f"--table {quoted(table)}" for table in ours)
         every = " ".join(f"--table {quoted(table)}" for table in (*others, *ours))
         return SetupError(
             f"the slot {name} feeds {left_out} too, and a relay of {', '.join(ours)} alone would pass over those rows"
             " for good",
             next=f"cdc-outbox start --slot {name} {every}; or give each table a slot and a publication of its own; or,"
-            f" where the rows of {left_out} need no delivery any more, {accept_gap(name)} {own}",
+            f" where the rows of {left_out} need no delivery any more, take it out of the publication, if it names it"
+            f" ({dropping}), and then {accept_gap(name)} {own}",
         )
 
-    async def _tell_of_others(self) -> None:
-        """Warn of tables that only the publication names: their rows are passed over, and confirmed."""
-        name = self._settings.publication
-        others = await self.control.run(lambda conn: publication.besides(conn, name, self._tables))
-        if others:
-            self._notice(
-                f"publication {name} also has {', '.join(map(str, others))}: rows of those are passed over,"
-                " and no other relay gets them from this slot"
-            )
+    async def _require_all_named(self, *, accepted: bool) -> None:
+        """Refuse where the publication names tables whose rows nobody would deliver.
+
+        Where another slot may feed them it is only told of: these rows are passed over here, and confirmed.
+        """
+        name, slot_name = self._settings.publication, self._settings.slot
+        found = await self.control.run(
+            lambda conn: publication.passed_over(conn, name, self._tables, slot_name)
+        )
+        if found is None:
+            return
+        if not found.fed:
+            self._refuse_unless(accepted, found.refusal(slot_name, self._tables))
+        self._notice(f"{found}: rows of those are passed over, and no other relay gets them from this slot")
+
+    async def _tell_of_keyless(self) -> None:
+        """Warn of tables without a primary key. A stream needs none; who looks for a row again does."""
+        for table in self._tables:
+            if not await self.control.run(partial(outbox.primary_key, table=table)):
+                self._notice(
+                    f"{table} has no primary key: events are delivered all the same, but marking them as sent, "
+                    "backfill and replay may refuse the table"
+                )
 
     async def _look_back(self, found: Slot | None) -> None:
         """Compare the publication with what is known of it, and write down what happened to it."""

@@ -19,10 +19,11 @@ from psycopg import sql
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, MappingError
 from cdc_outbox.event import quote
+from cdc_outbox.postgres import outbox
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.outbox import BASE, type_of
 from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.table.mapping import NoKey
-from cdc_outbox.table.values import FIRST_USER_TYPE, base
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -37,17 +38,6 @@ SAMPLE: Final = 100
 
 _SHOWN: Final = 12
 _LARGEST: Final = 65_536
-
-BASE: Final[LiteralString] = """
-(with recursive under (oid) as (
-     select a.atttypid
-     union all
-     select t.typbasetype from under u join pg_catalog.pg_type t on t.oid = u.oid where t.typtype = 'd')
- select t.oid, s.nspname::text as namespace, t.typname::text as name
-   from under u join pg_catalog.pg_type t on t.oid = u.oid join pg_catalog.pg_namespace s on s.oid = t.typnamespace
-  where t.typtype <> 'd')
-"""
-"""The type of the column `a.atttypid`, and of a domain the one that it is made of, as the stream names it too."""
 
 _TABLE: Final[LiteralString] = """
 select c.oid::int8, a.attname::text, a.atttypmod, a.attgenerated::text,
@@ -74,8 +64,10 @@ async def preview(
     """The plan for rows that are written from now on; None where there is no such table.
 
     Raises MappingError where the table's columns can't become messages: NoKey with the members of a sample of
-    payloads, if the role may read the table; and for a column that is needed but never arrives.
+    payloads, if the role may read the table; and for a column that is needed but never arrives. Raises SetupError for
+    partitions whose rows never arrive.
     """
+    await outbox.require_traces(conn, table)
     rows = await execute(conn, _TABLE, (publication, table.schema, table.name))
     if not rows:
         return None
@@ -92,12 +84,6 @@ async def preview(
         return mapping.plan(_relation(oid, table, arriving))
     except NoKey as error:
         raise await _with_members(conn, error, table) from None
-
-
-def type_of(oid: object, namespace: object, name: object) -> int:
-    """A column's type from what BASE says of it."""
-    number = int(str(oid))
-    return number if number < FIRST_USER_TYPE else base(number, str(namespace), str(name))
 
 
 def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:

@@ -7,21 +7,56 @@ and partitioned, logged tables leave their rows in that log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import Final, LiteralString
 
 from cdc_outbox.errors import SetupError
+from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table.values import FIRST_USER_TYPE, base
 
-if TYPE_CHECKING:
-    from cdc_outbox.event import TableName
+BASE: Final[LiteralString] = """
+(with recursive under (oid) as (
+     select a.atttypid
+     union all
+     select t.typbasetype from under u join pg_catalog.pg_type t on t.oid = u.oid where t.typtype = 'd')
+ select t.oid, s.nspname::text as namespace, t.typname::text as name
+   from under u join pg_catalog.pg_type t on t.oid = u.oid join pg_catalog.pg_namespace s on s.oid = t.typnamespace
+  where t.typtype <> 'd')
+"""
+"""The type of the column `a.atttypid`, and of a domain the one that it is made of, as the stream names it too."""
 
 _COLUMNS: Final[LiteralString] = """
-select c.relkind::text, c.relpersistence::text, a.attname::text, a.atttypid::int8
+select c.relkind::text, c.relpersistence::text, a.attname::text, b.oid::int8, b.namespace, b.name
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  left join lateral {base} b on true
  where n.nspname = %s and c.relname = %s
  order by a.attnum
+""".replace("{base}", BASE)
+
+# pg_partition_tree() would lock each of them, and so wait for whoever has one to himself.
+_TRACELESS: Final[LiteralString] = """
+with recursive family (member) as (
+    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s and c.relkind = 'p'
+    union all
+    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member)
+select n.nspname::text, c.relname::text, c.relkind::text
+  from family f join pg_catalog.pg_class c on c.oid = f.member
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where c.relkind = 'f' or (c.relkind = 'r' and c.relpersistence <> 'p')
+ order by 1, 2 limit 6
+"""
+
+_PRIMARY_KEY: Final[LiteralString] = """
+select a.attname::text
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary
+ cross join lateral unnest(i.indkey) with ordinality as k (attnum, place)
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
+ where n.nspname = %s and c.relname = %s
+ order by k.place
 """
 
 _KINDS: Final = {
@@ -43,10 +78,17 @@ class Column:
     type_oid: int
 
 
+def type_of(oid: object, namespace: object, name: object) -> int:
+    """A column's type from what BASE says of it."""
+    number = int(str(oid))
+    return number if number < FIRST_USER_TYPE else base(number, str(namespace), str(name))
+
+
 async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | None:
     """The table's columns in order, None where there is no such table.
 
-    Raises SetupError for what can't be an outbox: views, foreign tables, unlogged and temporary tables.
+    A domain's type is the one that it is made of. Raises SetupError for what can't be an outbox: views, foreign tables,
+    unlogged and temporary tables, and tables with such a partition.
     """
     rows = await execute(conn, _COLUMNS, (table.schema, table.name))
     if not rows:
@@ -67,4 +109,28 @@ async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | No
             f"{table} is unlogged: its rows are not in the write-ahead log, and a crash empties it",
             next=f"alter table {table} set logged;",
         )
-    return tuple(Column(name, oid) for _, _, name, oid in rows if name is not None)
+    if kind == "p":
+        await require_traces(conn, table)
+    return tuple(Column(name, type_of(*under)) for _, _, name, *under in rows if name is not None)
+
+
+async def require_traces(conn: Connection, table: TableName) -> None:
+    """Raise SetupError for a partitioned table with partitions whose rows are not in the write-ahead log."""
+    rows = await execute(conn, _TRACELESS, (table.schema, table.name))
+    if not rows:
+        return
+    found = {TableName(str(schema), str(name)): kind == "f" for schema, name, kind in rows}
+    words = ", ".join(f"{each} ({'foreign' if foreign else 'unlogged'})" for each, foreign in found.items())
+    remedies = [
+        f"alter table {table} detach partition {each};" if foreign else f"alter table {each} set logged;"
+        for each, foreign in found.items()
+    ]
+    raise SetupError(
+        f"partitions of {table} leave no rows in the write-ahead log: {words}", next=" ".join(remedies)
+    )
+
+
+async def primary_key(conn: Connection, table: TableName) -> tuple[str, ...]:
+    """The columns of the table's primary key in its order; none where it has no such key, or isn't there."""
+    rows = await execute(conn, _PRIMARY_KEY, (table.schema, table.name))
+    return tuple(str(name) for (name,) in rows)

@@ -191,6 +191,7 @@ async def _control(settings: Settings, mapping: Mapping, application_name: str) 
             )
         await control.run(server.require_able)
         await _require_published(control, settings)
+        await _tell_of_others(control, settings)
         ask = partial(
             catalogue.preview,
             mapping=mapping,
@@ -214,6 +215,17 @@ async def _require_published(control: Control, settings: Settings) -> None:
     wanted = settings.postgres.publication
     state = await control.run(lambda conn: publication.look(conn, wanted, settings.outbox.tables))
     state.require()
+
+
+async def _tell_of_others(control: Control, settings: Settings) -> None:
+    name, tables, slot_name = (
+        settings.postgres.publication,
+        settings.outbox.tables,
+        settings.postgres.slot,
+    )
+    found = await control.run(lambda conn: publication.passed_over(conn, name, tables, slot_name))
+    if found is not None:
+        _log.warning("noticed", what=f"{found}: rows of those are not shown")
 
 
 async def _require_no_standby(control: Control) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import enum
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
-from cdc_outbox.errors import PublicationWrong
+from cdc_outbox.errors import PublicationWrong, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
@@ -194,6 +195,58 @@ async def look(
     wanted = parameters(publication, tables)
     rows = await execute(conn, look_query(conn.info.server_version), wanted, within=within)
     return read_look(publication, tables, rows)
+
+
+_FED: Final[LiteralString] = """
+select exists (select from pg_replication_slots
+                where plugin = 'pgoutput' and database = current_database() and not temporary
+                  and slot_name <> %s and slot_name <> %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Tables that the publication names and the relay isn't told of: it would pass over their rows.
+
+    `fed`: another slot of the database may feed them, or some of them.
+    """
+
+    publication: str
+    tables: tuple[TableName, ...]
+    fed: bool
+
+    def __str__(self) -> str:
+        return f"publication {quote(self.publication)} also has {', '.join(map(str, self.tables))}"
+
+    @property
+    def dropping(self) -> str:
+        """SQL that takes them out of the publication."""
+        return f"alter publication {quote(self.publication)} drop table {', '.join(map(str, self.tables))};"
+
+    def refusal(self, slot: str, ours: Sequence[TableName], command: str = "start") -> SetupError:
+        """Why nobody may confirm what this slot feeds while these tables are in the publication."""
+        every = " ".join(f"--table {shlex.quote(str(table))}" for table in (*ours, *self.tables))
+        return SetupError(
+            f"{self}: a relay of {', '.join(map(str, ours))} alone would pass over rows of those for good, and there "
+            "is no other slot that could feed them",
+            next=f"cdc-outbox {command} --slot {slot} {every}; or, where their rows need no delivery: {self.dropping}",
+        )
+
+
+async def passed_over(
+    conn: Connection,
+    publication: str,
+    tables: Sequence[TableName],
+    slot: str,
+    *,
+    within: float | None = None,
+) -> PassedOver | None:
+    """The publication's other tables, if it names any. Raises what `execute` raises."""
+    others = await besides(conn, publication, tables, within=within)
+    if not others:
+        return None
+    ((fed,),) = await execute(conn, _FED, (slot, f"{slot}_pending"), within=within)
+    return PassedOver(publication, tuple(others), bool(fed))
 
 
 async def besides(

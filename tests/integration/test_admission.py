@@ -11,6 +11,7 @@ from psycopg.sql import SQL, Identifier
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.relay import run_command
 
 
 @pytest.fixture
@@ -56,11 +57,39 @@ def test_a_missing_slot_names_none_where_there_is_none(pipeline: Pipeline, elsew
     assert refused(pipeline) == f'there is no replication slot "{pipeline.slot}"'
 
 
-def test_a_table_that_only_the_publication_names_is_warned_of_once(pipeline: Pipeline) -> None:
+def test_a_table_that_only_the_publication_names_is_refused_and_each_remedy_works(
+    pipeline: Pipeline,
+) -> None:
+    """Its rows would be confirmed with ours, and nobody else could have them."""
+    pipeline.init()
+    second(pipeline)
+    ids = {insert(pipeline, "outbox", "a"), insert(pipeline, "second", "b")}
+    relay = pipeline.start(state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    error, remedy = str(relay.records[-1]["error"]), str(relay.records[-1]["next"])
+    assert error.startswith("publication outbox_pub also has public.second: a relay of public.outbox alone")
+    with_all, _, dropping = remedy.partition("; or, where their rows need no delivery: ")
+    assert dropping == "alter publication outbox_pub drop table public.second;"
+    again = run_command("init", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert again.returncode == 78
+    assert error in again.stderr
+    flags = shlex.split(with_all)[4:]
+    assert flags == ["--table", "public.outbox", "--table", "public.second"]
+    named = pipeline.start(*flags)
+    pipeline.consumer().wait_ids(ids, PATIENCE)
+    assert named.terminate()[0] == 0
+
+
+def test_a_table_that_only_the_publication_names_and_another_slot_may_feed_is_warned_of_once(
+    pipeline: Pipeline,
+) -> None:
     pipeline.init()
     pipeline.sql(
         SQL('create table "Second Outbox" (id int)'),
         SQL('alter publication outbox_pub add table "Second Outbox"'),
+    )
+    pipeline.value(
+        "select pg_create_logical_replication_slot(%s, 'pgoutput')::text", (f"{pipeline.slot}_second",)
     )
     relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     [warning] = noticed(pipeline, "passed over")
@@ -122,8 +151,10 @@ def test_a_table_that_is_given_up_is_accepted_once(pipeline: Pipeline) -> None:
     kept = insert(pipeline, "second", "b")
     relay = pipeline.start("--table", "second", state=None, http=False)
     assert relay.wait() == 78, relay.text()
-    *_, accepting = str(relay.records[-1]["next"]).split("need no delivery any more, ")
-    flags = shlex.split(accepting)[4:]
+    *_, dropping = str(relay.records[-1]["next"]).split("need no delivery any more, ")
+    assert "(alter publication outbox_pub drop table public.outbox;)" in dropping
+    pipeline.sql(SQL("alter publication outbox_pub drop table public.outbox"))
+    flags = shlex.split(dropping.partition("cdc-outbox start ")[2])[2:]
     assert flags == ["--accept-gap", "--table", "public.second"]
     accepted = pipeline.start(*flags)
     pipeline.consumer().wait_ids({kept}, PATIENCE)

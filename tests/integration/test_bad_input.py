@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
@@ -304,6 +305,95 @@ def test_a_generated_column_that_the_publication_sends(odd: Odd) -> None:
     )
     error, _ = odd.refused("--fail-fast", code=1)
     assert "Kafka" in error
+
+
+@pytest.mark.parametrize(
+    ("columns", "flags", "words", "way_out"),
+    [
+        (
+            'id int, "Payload" text, "PAYLOAD" text',
+            (),
+            'columns "Payload" and "PAYLOAD" differ only by case',
+            "Payload;",
+        ),
+        (
+            "id int, payload oid",
+            (),
+            "column payload of public.outbox can't be the payload",
+            "as bytea or text",
+        ),
+        (
+            "id int, payload text, h int[]",
+            ("--column", "headers=h"),
+            "column h of public.outbox can't be the headers: it is not json",
+            "--column headers=NAME",
+        ),
+    ],
+)
+def test_columns_that_cannot_play_their_role(
+    columns: LiteralString, flags: tuple[str, ...], words: str, way_out: str, odd: Odd
+) -> None:
+    odd.make("aggregate_type text, aggregate_id text, " + columns)
+    error, remedy = odd.refused(*flags, code=78)
+    assert words in error
+    assert way_out in remedy
+
+
+def test_a_table_without_a_primary_key_is_only_told_of(odd: Odd) -> None:
+    odd.make("id int, aggregate_type text, aggregate_id text, payload text")
+    done = run_command("start", "--fail-fast", "--no-http", "--log-format", "json", env=odd.environment({}))
+    assert done.returncode == 1, done.stderr
+    told = [record.get("what", "") for record in map(json.loads, done.stderr.splitlines())]
+    assert [what for what in told if what.startswith("public.outbox has no primary key")]
+
+
+PARTITIONED: LiteralString = """
+    create table outbox (id int, aggregate_type text, aggregate_id text, payload text, day int)
+        partition by range (day);
+    create table outbox_old partition of outbox for values from (1) to (2);
+"""
+UNLOGGED: LiteralString = "create unlogged table outbox_new partition of outbox default"
+FOREIGN: LiteralString = """
+    create foreign data wrapper w; create server s foreign data wrapper w;
+    create foreign table outbox_new partition of outbox default server s
+"""
+
+
+@pytest.mark.usefixtures("postgres_version")
+def test_a_partition_whose_rows_leave_no_trace(start: Start) -> None:
+    start.execute(PARTITIONED + UNLOGGED)
+    done = run_command("init", env=start.environment({}))
+    assert done.returncode == 78
+    assert "partitions of public.outbox leave no rows in the write-ahead log" in done.stderr
+
+
+@pytest.mark.parametrize(("partition", "kind"), [(UNLOGGED, "unlogged"), (FOREIGN, "foreign")])
+def test_such_a_partition_that_came_later(partition: LiteralString, kind: str, start: Start) -> None:
+    start.execute(PARTITIONED)
+    start.init()
+    start.execute(partition)
+    error, remedy = start.refused(code=78)
+    assert (
+        error
+        == f"partitions of public.outbox leave no rows in the write-ahead log: public.outbox_new ({kind})"
+    )
+    with psycopg.connect(start.database.dsn) as connection:
+        connection.execute(remedy.encode())
+    error, _ = start.refused("--fail-fast", code=1)
+    assert "Kafka" in error
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["create view outbox as select 1 as id", "create unlogged table outbox (id int, payload text)"],
+)
+def test_what_is_no_table_of_the_log(statement: LiteralString, start: Start) -> None:
+    start.execute(statement)
+    start.execute("create publication outbox_pub")
+    start.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (start.slot,))
+    error, remedy = start.refused(code=78)
+    assert "public.outbox is" in error or "table public.outbox is unlogged" in error
+    assert remedy
 
 
 # Kafka

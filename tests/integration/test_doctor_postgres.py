@@ -34,7 +34,7 @@ ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
         (
             'create table "Other" (id int primary key); alter publication outbox_pub add table "Other"',
             "publication",
-            "warning",
+            "failed",
             'also has public."Other"',
         ),
         (
