@@ -54,7 +54,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
         "cdc-outbox init --print-sql | less",
     ),
 )
-@settings_options("postgres", "admin", "outbox")
+@settings_options("postgres", "admin", "outbox", "cleanup")
 @click.option("--create-table", is_flag=True, help="Create the outbox table if there is none.")
 @click.option(
     "--role", metavar="NAME", callback=_role, help="The relay's role: make it, grant what it needs."

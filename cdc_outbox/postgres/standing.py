@@ -30,10 +30,10 @@ def _holds(proof: Proof, acknowledged: Acknowledged) -> bool:
 
 
 async def _told(relay: Connection, proof: Proof) -> tuple[str, str]:
-    start = f"cdc-outbox start --slot {proof.slot}"
+    start, look = (f"cdc-outbox {command} --slot {proof.slot}" for command in ("start", "health"))
     found = await slot.inspect(relay, proof.slot)
     if proof.lacking is not None and (found is None or found.active):
-        return proof.lacking, proof.next
+        return proof.lacking, look if found is not None and proof.next == start else proof.next
     if found is None:
         return (
             f"the slot {proof.slot} is gone",
@@ -46,7 +46,7 @@ async def _told(relay: Connection, proof: Proof) -> tuple[str, str]:
         return f"no relay streams from the slot {proof.slot}, which is {behind} behind", start
     return (
         f"the relay of slot {proof.slot} is {behind} behind, or a transaction is open for as long",
-        f"cdc-outbox health --slot {proof.slot}",
+        look,
     )
 
 

@@ -1,0 +1,45 @@
+"""The rights that the relay needs to remove old rows by itself, where that is configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from psycopg import sql
+
+from cdc_outbox import ddl
+from cdc_outbox.postgres.connection import Connection, execute
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings import Settings
+
+_GRANTED: Final[LiteralString] = """
+with recursive family (member) as (
+    select %(table)s::regclass::oid union all
+    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member
+      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+select coalesce(bool_and(pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'usage')
+                         and pg_catalog.has_table_privilege(r.oid, c.oid, 'select')
+                         and pg_catalog.has_table_privilege(r.oid, c.oid, 'delete')
+                         and pg_catalog.has_any_column_privilege(r.oid, c.oid, 'update')), false)
+  from family f join pg_catalog.pg_class c on c.oid = f.member, pg_catalog.pg_roles r where r.rolname = %(role)s
+"""
+
+
+def statements(settings: Settings, role: str) -> sql.Composed:
+    """What to grant a role that removes rows of the tables; nothing where rows are kept."""
+    tables = settings.outbox.tables if settings.cleanup.older_than is not None else ()
+    return sql.SQL("\n").join(
+        sql.SQL(ddl.read("cleanup")).format(role_name=sql.Literal(role), table_name=sql.Literal(str(table)))
+        for table in tables
+    )
+
+
+async def granted(conn: Connection, settings: Settings, role: str) -> bool:
+    """Whether the role has all of that."""
+    if settings.cleanup.older_than is None:
+        return True
+    for table in settings.outbox.tables:
+        ((has,),) = await execute(conn, _GRANTED, {"role": role, "table": str(table)})
+        if not has:
+            return False
+    return True

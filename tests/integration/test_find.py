@@ -1,0 +1,146 @@
+"""Where is my event: each answer that there is, told from a real table, slot and topic."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.ledger import create_outbox
+from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.relay import run_command
+from tests.servers.wait import eventually
+
+INSERT = (
+    "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, %s, 'x') returning id::text"
+)
+
+
+def run(pipeline: Pipeline, event_id: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return run_command(
+        *("find", event_id, "--slot", pipeline.slot, "--bootstrap-servers", pipeline.kafka.bootstrap, *flags),
+        env={"CDC_OUTBOX_DSN": pipeline.dsn},
+    )
+
+
+def find(pipeline: Pipeline, event_id: str, *flags: str, code: int = 0) -> list[dict[str, Any]]:
+    done = run(pipeline, event_id, "--json", *flags)
+    assert done.returncode == code, done.stdout + done.stderr
+    events = json.loads(done.stdout)["events"]
+    assert isinstance(events, list)
+    return events
+
+
+def insert(pipeline: Pipeline, key: str, more: str = "") -> str:
+    """One row, and what else is to happen in its transaction; its id."""
+    with psycopg.connect(pipeline.dsn) as connection:
+        ((event_id,),) = connection.execute(INSERT.encode(), (pipeline.aggregate_type, key)).fetchall()
+        if more:
+            connection.execute(more.encode())
+    return str(event_id)
+
+
+@pytest.fixture
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    return make_pipeline(outbox, kafka).prepare().init()
+
+
+def test_delivered(
+    make_postgres: Callable[..., PostgresServer], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    server = make_postgres(settings={"track_commit_timestamp": "on"})
+    pipeline = make_pipeline(server, kafka).prepare().init()
+    pipeline.start()
+    event_id = insert(pipeline, "k1")
+    (event,) = find(pipeline, event_id)
+    assert event["delivery"] == "delivered", event
+    assert event["evidence"] == f"proven by the witness of slot {pipeline.slot}"
+    assert event["row"]["aggregate_id"] == "k1"
+    assert event["created_at"] <= event["committed_at"]
+    assert (event["topic"], event["key"]) == (pipeline.topic, "k1")
+    (record,) = pipeline.read()
+    assert event["partition"] == record.partition
+    assert event["position"] is event["offset"] is event["searched"] is None
+    (event,) = find(pipeline, event_id, "--in-topic")
+    assert (event["searched"], event["offset"]) == ("found", record.offset)
+    shown = run(pipeline, event_id, "--in-topic").stdout
+    assert f"{pipeline.topic}, partition {record.partition}, offset {record.offset}" in shown
+    assert "delivered: proven by the witness" in shown
+
+
+def test_on_its_way(postgres_version: Postgres, pipeline: Pipeline) -> None:
+    first, event_id = insert(pipeline, "a"), insert(pipeline, "b")
+    (event,) = find(pipeline, event_id)
+    assert event["delivery"] == "waiting"
+    assert event["position"]["rows_before"] == 1
+    assert event["next"] == f"cdc-outbox start --slot {pipeline.slot}"
+    assert event["partition"] is not None
+    gone = insert(pipeline, "c", "delete from outbox where aggregate_id = 'c'")
+    (event,) = find(pipeline, gone)
+    assert (event["delivery"], event["relation"]) == ("waiting", None)
+    assert event["evidence"] == f"waits in the slot {pipeline.slot}, and is not in the table any more"
+    done = run_command(
+        *("start", "--slot", pipeline.slot, "--bootstrap-servers", pipeline.kafka.bootstrap),
+        *("--until-caught-up", "--no-http"),
+        env={"CDC_OUTBOX_DSN": pipeline.dsn},
+    )
+    assert done.returncode == 0, done.stderr
+    pipeline.server.execute("update cdc_outbox_witness set snapshot = null", dbname=pipeline.dbname)
+    (event,) = find(pipeline, first)
+    assert event["delivery"] == "passed"
+    assert event["next"] == f"cdc-outbox find {first} --in-topic"
+    (event,) = find(pipeline, first, "--in-topic")
+    assert event["searched"] == "found"
+    assert find(pipeline, gone, code=1) == []
+
+
+def test_not_confirmed_by_the_relay_at_work(pipeline: Pipeline) -> None:
+    relay = pipeline.start()
+    relay.signal(signal.SIGSTOP)
+    event_id = insert(pipeline, "a")
+    (event,) = find(pipeline, event_id)
+    assert event["delivery"] == "unconfirmed"
+    assert event["next"] == f"cdc-outbox health --slot {pipeline.slot}"
+    relay.signal(signal.SIGCONT)
+    eventually(lambda: find(pipeline, event_id)[0]["delivery"] == "delivered", PATIENCE, "delivered")
+
+
+def test_what_can_not_be_found_and_what_will_not_be_sent(pipeline: Pipeline) -> None:
+    done = run(pipeline, "no uuid")
+    assert done.returncode == 2
+    error, remedy = done.stderr.splitlines()[-2:]
+    assert error.startswith(
+        "error: 'no uuid' can't be an id of public.outbox, by the type of its column id: invalid"
+    )
+    assert remedy.startswith("next: give the id as PostgreSQL prints it")
+    done = run(pipeline, "00000000-0000-0000-0000-000000000000")
+    assert done.returncode == 1
+    error, remedy = done.stderr.splitlines()[-2:]
+    assert error.startswith(
+        "error: no event with the id '00000000-0000-0000-0000-000000000000' is in public.outbox"
+    )
+    assert "--table" in remedy
+
+    create_outbox(pipeline.dsn, "bare")
+    pipeline.server.execute(
+        "alter table bare drop constraint bare_pkey, alter id type text", dbname=pipeline.dbname
+    )
+    pipeline.server.execute(
+        "insert into bare (id, aggregate_type, aggregate_id, event_type) values ('1', 'a b', 'k', 'x')",
+        dbname=pipeline.dbname,
+    )
+    done = run(pipeline, "1", "--table", "outbox", "--table", "bare")
+    assert done.returncode == 0, done.stderr
+    assert "column id of public.bare has no index" in done.stderr
+    assert "poison     event 1 of public.bare" in done.stdout
+    assert "unknown: publication outbox_pub lacks table public.bare" in done.stdout
+    (event,) = find(pipeline, "1", "--table", "bare", "--only", "event_type=y")
+    assert event["left_out"] == "only"
