@@ -84,7 +84,9 @@ class Outbox(OutboxTable):
                 made = run[0].id is None
                 values = [row.values for row in run]
                 cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
-                ids += [_id(cursor.fetchone()) for _ in cursor.results()] if made else _ids(run)
+                for row in run:
+                    ids.append(row.id if row.id is not None else _id(cursor.fetchone()))
+                    cursor.nextset()
         return ids
 
     async def _write_many_async(self, connection: AsyncConnection[Any], rows: list[Row]) -> list[str]:
@@ -94,7 +96,9 @@ class Outbox(OutboxTable):
                 made = run[0].id is None
                 values = [row.values for row in run]
                 await cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
-                ids += [_id(await cursor.fetchone()) async for _ in cursor.results()] if made else _ids(run)
+                for row in run:
+                    ids.append(row.id if row.id is not None else _id(await cursor.fetchone()))
+                    cursor.nextset()
         return ids
 
 
@@ -121,10 +125,6 @@ def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]
 def _id(row: tuple[Any, ...] | None) -> str:
     assert row is not None  # noqa: S101 - the statement returns one
     return str(row[0])
-
-
-def _ids(rows: list[Row]) -> list[str]:
-    return [row.id for row in rows if row.id is not None]
 
 
 _DEFAULT: Final = Outbox()

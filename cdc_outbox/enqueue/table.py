@@ -53,6 +53,7 @@ _BUILT_IN: Final = re.compile(r"[a-z][a-z0-9]*(?: [a-z]+)*\Z")
 # An explicit cast to one of these cuts the text off.
 _CUTTING: Final = frozenset({"char", "character", "nchar", "bit"})
 
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _OWN_HEADERS: Final = frozenset({"id", "type"})
 
 # The header of a batch and the fields of a record; the lengths of a header's name and value.
@@ -84,6 +85,7 @@ class OutboxTable:
         types: Mapping[str, str] | None = None,
         extra: Mapping[str, object] | None = None,
         max_bytes: int | None = MAX_BYTES,
+        check_topic: bool = True,
         trace_context: bool = True,
         default: document.Default | None = None,
     ) -> None:
@@ -93,8 +95,9 @@ class OutboxTable:
         and what there is of `aggregate_type`, `aggregate_id`, `type`, `version`, `topic` and `headers`. `types`: role →
         PostgreSQL's type, where it differs from the default table's (`topic` is text); an `id` that is a number is made
         by the column's own default. `extra`: values of other columns, for each event. `max_bytes` of the event as a
-        Kafka record, None for no limit. `trace_context`: whether OpenTelemetry's current context becomes headers.
-        `default` is orjson's, for what JSON has no type for.
+        Kafka record, None for no limit. `check_topic`: whether Kafka has to take the topic's name, which is `topic` or
+        `outbox.event.<aggregate_type>`; not where the relay makes topics by a template. `trace_context`: whether
+        OpenTelemetry's current context becomes headers. `default` is orjson's, for what JSON has no type for.
 
         Raises CallRefused.
         """
@@ -115,6 +118,7 @@ class OutboxTable:
         self.types = {**TYPES, **{role: _type(role, name) for role, name in types.items()}}
         self.extra = dict(extra or {})
         self.max_bytes = max_bytes
+        self.check_topic = check_topic
         self.trace_context = trace_context
         self.default = default
         self._own_headers = _OWN_HEADERS | ({"version"} if "version" in columns else set())
@@ -126,32 +130,22 @@ class OutboxTable:
         Raises EventUnfit, EventTooLarge, and TypeError for an argument that there isn't.
         """
         self._require_known(event)
-        found: dict[str, str | bytes | None] = {}
-        given = event.get("id")
-        if given is not None:
-            found["id"] = self._text("id", given)
-        elif self.types["id"] not in _NUMBERS:
-            found["id"] = str(uuid4())
-        for role in _NEEDED:
-            if role in self.columns:
-                found[role] = self._text(role, event.get(_ARGUMENTS.get(role, role)))
-        if (version := event.get("event_version")) is not None:
-            found["version"] = _version(version)
-        if (topic := event.get("topic")) is not None:
-            found["topic"] = self._text("topic", topic)
-        payload = self._payload(event)
-        found["payload"] = payload if payload is None or self.types["payload"] == "bytea" else payload.decode()
-        if headers := self._headers(event):
+        texts = self._texts(event)
+        if self.check_topic:
+            _require_topic(texts)
+        payload, headers = self._payload(event), self._headers(event)
+        self._require_size(texts, payload or b"", headers)
+        found: dict[str, object] = {**texts, "payload": payload}
+        if payload is not None and self.types["payload"] != "bytea":
+            found["payload"] = payload.decode()
+        if headers:
             found["headers"] = headers.decode()
-        self._require_size(found, payload or b"", headers)
         extra = {**self.extra, **event.get("extra", {})}
-        made = found.get("id")
-        return Row(
-            made if isinstance(made, str) else None,
-            tuple(found),
-            tuple(extra),
-            (*found.values(), *extra.values()),
-        )
+        for name in extra.keys() & self.columns.values():
+            raise EventUnfit(
+                f"the column {name!r} plays a role already", next="hand its value over as that argument"
+            )
+        return Row(texts.get("id"), tuple(found), tuple(extra), (*found.values(), *extra.values()))
 
     def rows(self, events: Iterable[Event]) -> list[Row]:
         """The rows of all events, before the first of them is written.
@@ -210,11 +204,25 @@ class OutboxTable:
                     next=f"leave it out, or name the column: Outbox(columns={{{role!r}: …}})",
                 )
 
+    def _texts(self, event: Event) -> dict[str, str]:
+        """The values of the roles that aren't JSON, as far as there are any."""
+        texts = {}
+        if (given := event.get("id")) is not None:
+            texts["id"] = self._text("id", given)
+        elif self.types["id"] not in _NUMBERS:
+            texts["id"] = str(uuid4())
+        for role in _NEEDED:
+            if role in self.columns:
+                texts[role] = self._text(role, event.get(_ARGUMENTS.get(role, role)))
+        if (version := event.get("event_version")) is not None:
+            texts["version"] = _version(version)
+        if (topic := event.get("topic")) is not None:
+            texts["topic"] = self._text("topic", topic)
+        return texts
+
     def _text(self, role: str, value: object) -> str:
         argument = _ARGUMENTS.get(role, role)
         found = document.text(argument, value)
-        if not found and role in ("aggregate_type", "topic"):
-            raise EventUnfit(f"{argument} is empty, and picks no topic", next=f"hand over a {argument}")
         return document.uuid(argument, found) if self.types[role] == "uuid" else found
 
     def _payload(self, event: Event) -> bytes | None:
@@ -244,10 +252,10 @@ class OutboxTable:
         binary = self.types["headers"] == "jsonb"
         return document.json("headers", dict(headers), binary=binary, default=self.default)
 
-    def _require_size(self, found: Mapping[str, str | bytes | None], payload: bytes, headers: bytes) -> None:
+    def _require_size(self, texts: Mapping[str, str], payload: bytes, headers: bytes) -> None:
         if self.max_bytes is None:
             return
-        small = [str(found.get(role) or "") for role in ("id", "aggregate_id", "type", "version")]
+        small = [texts.get(role, "") for role in ("id", "aggregate_id", "type", "version")]
         size = _RECORD + len(headers) + sum(len(each.encode()) + _HEADER for each in small)
         if size + document.most_printed(payload) <= self.max_bytes:
             return
@@ -280,6 +288,21 @@ def _type(role: str, name: str) -> str:
         next="name it without a length (text for varchar(40) and char(8)); an enum or domain of another schema than "
         "public with its schema",
     )
+
+
+def _require_topic(texts: Mapping[str, str]) -> None:
+    """Raise EventUnfit for a topic that Kafka would refuse, which would stop the relay at this row."""
+    name = texts.get("topic")
+    if not name and "aggregate_type" in texts:
+        name = f"outbox.event.{texts['aggregate_type']}" if texts["aggregate_type"] else ""
+    if name is None:
+        return
+    if _TOPIC.match(name) is None or name in (".", ".."):
+        raise EventUnfit(
+            f"its topic would be {name!r}, which Kafka refuses: a name has 1 to 249 of A-Z a-z 0-9 . _ -",
+            next="hand over an aggregate_type of these characters; or Outbox(check_topic=False), where the relay makes "
+            "the topics by a template",
+        )
 
 
 def _version(value: object) -> str:

@@ -19,6 +19,7 @@ from cdc_outbox.enqueue import asyncpg, psycopg, sqlalchemy
 from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import COLUMNS, MAX_BYTES, TYPES, OutboxTable, Row, alike
 from cdc_outbox.errors import CallRefused, EventTooLarge, EventUnfit
+from cdc_outbox.kafka.inspection import record_size
 from cdc_outbox.postgres.steps import default_columns
 from cdc_outbox.settings.model import ROLES
 
@@ -116,7 +117,13 @@ class TestRefused:
             ({"aggregate_id": "a\x00b"}, "aggregate_id holds the character U+0000"),
             ({"event_type": "a\ud800"}, "event_type holds half of a surrogate pair"),
             ({"event_type": None}, "event_type is None"),
-            ({"aggregate_type": ""}, "aggregate_type is empty"),
+            ({"aggregate_type": ""}, "its topic would be '', which Kafka refuses"),
+            (
+                {"aggregate_type": "order items"},
+                "its topic would be 'outbox.event.order items', which Kafka refuses",
+            ),
+            ({"aggregate_type": "x" * 237}, "its topic would be 'outbox.event.xxx"),
+            ({"extra": {"payload": "{}"}}, "the column 'payload' plays a role already"),
             ({"event_version": "2"}, "event_version is '2'"),
             ({"event_version": 2**31}, "event_version is 2147483648"),
             ({"id": "17"}, "id is '17', which is no UUID"),
@@ -180,6 +187,16 @@ class TestSize:
     def test_headers_are_counted(self) -> None:
         with pytest.raises(EventTooLarge):
             TABLE.row(event(payload=None, headers={"a": "x" * MAX_BYTES}))
+
+    @pytest.mark.parametrize("payload", [{}, {"a": [1, 2, {"b": "c,:d"}]}, None, ["x" * 5000], [1] * 9000])
+    def test_is_no_less_than_the_relay_counts_and_hardly_more(self, payload: object) -> None:
+        parts = event(id=ID, event_version=3, payload=payload, headers={"tenant": "Zürich", "n": 5})
+        printed = json.dumps(payload, ensure_ascii=False).encode() if payload is not None else None
+        headers = [("id", ID.encode()), ("type", b"Placed"), ("version", b"3"), ("tenant", "Zürich".encode())]
+        size = record_size(("t", None, b"42", printed, 0, [*headers, ("n", b"5")]))
+        with pytest.raises(EventTooLarge):
+            OutboxTable(max_bytes=size - 1).row(parts)
+        assert OutboxTable(max_bytes=size + 100).row(parts)
 
     def test_another_limit_and_none(self) -> None:
         assert row(OutboxTable(max_bytes=None), payload="[" + "1," * MAX_BYTES + "1]")
@@ -268,6 +285,13 @@ class TestTable:
             " returning cast(id as text)"
         )
         assert table.row({"id": 9, "payload": None}).id == "9"
+
+    def test_a_topic_that_the_relay_makes_is_not_ours_to_judge(self) -> None:
+        assert row(OutboxTable(check_topic=False), aggregate_type="order items")
+        table = OutboxTable(columns={**COLUMNS, "topic": "topic"})
+        assert row(table, aggregate_type="order items", topic="orders")["topic"] == "orders"
+        assert "'a b'" in str(refused(table, topic="a b"))
+        assert "order items" in str(refused(table, aggregate_type="order items", topic=""))
 
     def test_a_uuid_as_key_is_checked(self) -> None:
         table = OutboxTable(types={"aggregate_id": "uuid"})
