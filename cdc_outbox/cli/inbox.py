@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cdc_outbox.cli import Command, Group, load_settings, run, settings_options
+from cdc_outbox.cli.age import older_than_option
 
 
 @click.group(
@@ -12,6 +13,7 @@ from cdc_outbox.cli import Command, Group, load_settings, run, settings_options
     examples=(
         "cdc-outbox inbox create --dsn postgresql://owner@localhost/billing",
         "cdc-outbox inbox create --print-sql | psql billing",
+        "cdc-outbox inbox cleanup --older-than 30d --dsn postgresql://billing@localhost/billing",
     ),
 )
 def command() -> None:
@@ -41,3 +43,41 @@ def create(*, print_sql: bool) -> None:
         return
     made = run(inbox.create(settings.postgres))
     click.echo(f"{'inbox':<12} {'created' if made else 'existed':<8} {inbox.TABLE}")
+
+
+@command.command(
+    cls=Command,
+    examples=(
+        "cdc-outbox inbox cleanup --older-than 30d --dry-run",
+        "cdc-outbox inbox cleanup --older-than 30d --dsn postgresql://billing@localhost/billing",
+    ),
+)
+@settings_options(also=("--dsn", "--admin-dsn"))
+@older_than_option("Remove rows of events that were applied longer ago than this.", required=True)
+@click.option("--dry-run", is_flag=True, help="Say how many would go, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def cleanup(*, older_than: float, dry_run: bool, as_json: bool) -> None:
+    """Remove old rows of the inbox, in small batches.
+
+    An event whose row is gone is applied again if it comes again. So let rows get older than the topics keep their
+    records, and than anybody replays events or sets a consumer back.
+    """
+    settings = load_settings()
+
+    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.log import json_text
+    from cdc_outbox.postgres.inbox import TABLE
+    from cdc_outbox.repair.cleanup import Rule
+    from cdc_outbox.repair.inbox_cleanup import clean_inbox
+
+    with Progress("rows removed") as progress:
+
+        def told(done: int, total: int) -> None:
+            progress.total = total
+            progress.moved(done)
+
+        found, removed = run(clean_inbox(settings.postgres, Rule(older_than), dry_run=dry_run, told=told))
+    if as_json:
+        click.echo(json_text({"schema_version": 1, "dry_run": dry_run, "found": found, "removed": removed}))
+    else:
+        click.echo(f"{TABLE}  {f'{found} rows would go' if dry_run else f'{removed} rows removed'}")

@@ -9,7 +9,7 @@ from psycopg import sql
 from cdc_outbox import ddl
 from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres.connection import connect_control, execute
+from cdc_outbox.postgres.connection import Connection, connect_control, execute
 
 if TYPE_CHECKING:
     from cdc_outbox.settings import PostgresSettings
@@ -17,7 +17,23 @@ if TYPE_CHECKING:
 APPLICATION_NAME: Final = "cdc-outbox inbox"
 TABLE: Final = "public.cdc_outbox_inbox"
 
+COUNT: Final = 120.0
+"""Seconds for counting rows."""
+
 _THERE: Final[LiteralString] = "select where pg_catalog.to_regclass('public.cdc_outbox_inbox') is not null"
+
+_OLD: Final[LiteralString] = (
+    "select count(*) from public.cdc_outbox_inbox where processed_at < %s::timestamptz"
+)
+
+# In order, so that the index on processed_at finds them, whatever the planner knows of the table.
+_DELETE: Final[LiteralString] = """
+with gone as (
+    delete from public.cdc_outbox_inbox where ctid = any (array(
+        select ctid from public.cdc_outbox_inbox where processed_at < %s::timestamptz
+         order by processed_at limit %s for update skip locked)) returning 1)
+select count(*) from gone
+"""
 
 
 def script() -> str:
@@ -49,3 +65,28 @@ async def create(settings: PostgresSettings) -> bool:
         return True
     finally:
         await owner.close()
+
+
+async def require(owner: Connection) -> None:
+    """Raise SetupError where there is no inbox in this database."""
+    if not await execute(owner, _THERE):
+        raise SetupError(
+            f"there is no table {TABLE} in the database {owner.info.dbname}",
+            next="name the consumer's database with --dsn; or make the table: cdc-outbox inbox create",
+        )
+
+
+async def count(owner: Connection, before: str) -> int:
+    """How many rows are from before a moment, a timestamptz in text."""
+    await execute(owner, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(COUNT * 1000))))
+    ((rows,),) = await execute(owner, _OLD, (before,), within=COUNT + 5)
+    return int(rows)
+
+
+async def delete(owner: Connection, before: str, most: int) -> int:
+    """Delete up to so many of them, in a transaction of its own, the oldest first; how many went.
+
+    Rows that somebody has locked are passed over.
+    """
+    ((rows,),) = await execute(owner, _DELETE, (before, most))
+    return int(rows)

@@ -168,14 +168,14 @@ async def _rows(
 ) -> None:
     full: list[Piece] = []
     for piece in await rows.pieces():
-        count = await _gently(rule.share, partial(rows.count, piece))
+        count = await gently(rule.share, partial(rows.count, piece))
         done.found += count
         if count.delivered:
             full.append(piece)
     for piece in full if not dry_run else ():
         went = rule.batch
         while went == rule.batch:
-            went = await _gently(rule.share, partial(rows.delete, piece, rule.batch))
+            went = await gently(rule.share, partial(rows.delete, piece, rule.batch))
             done.removed += went
             told(done.removed, done.found.delivered)
 
@@ -236,7 +236,7 @@ def aged(plan: Plan, older_than: float) -> Field | None:
     return found
 
 
-async def _gently(share: float, work: Callable[[], Awaitable[Answer]]) -> Answer:
+async def gently(share: float, work: Callable[[], Awaitable[Answer]]) -> Answer:
     """Do it, then leave the database alone for as long as it takes to have had only `share` of the time."""
     began = time.monotonic()
     answer = await work()

@@ -249,9 +249,21 @@ def test_what_stands_in_the_way_is_named(place: Place, slot: str) -> None:
     plain = {"CDC_OUTBOX_DSN": place.database.server.dsn(place.database.name, user=slot)}
     error, remedy = place.refused("--older-than", "7d", env=plain)
     assert f"the role {slot} may not remove rows of public.outbox" in error
-    place.sql(remedy.removeprefix("as its owner: ").partition(";")[0])
+    granted = remedy.removeprefix("as its owner: ").partition(";")[0]
+    place.sql(granted)
     assert place.run("--older-than", "7d", env=plain).returncode == 0
     assert place.rows() == {}
+    place.sql(granted.replace("grant", "revoke", 1).replace(" to ", " from "))
+    place.init("--role", slot, "--cleanup-older-than", "7d")
+    place.insert("old", 1, "8 days")
+    place.sql(PROVE)
+    assert place.run("--older-than", "7d", env=plain).returncode == 0
+    assert place.rows() == {}
+    done = run_command(
+        *("init", "--slot", slot, "--role", slot, "--cleanup-older-than", "7d", "--json"),
+        env=place.environment,
+    )
+    assert {"existed"} == {step["status"] for step in json.loads(done.stdout)["steps"]}
     place.sql(f"drop owned by {slot}", f"drop role {slot}")
 
     error, _ = place.refused("--older-than", "7d", "--partitions", "drop")
@@ -333,3 +345,22 @@ def test_the_relay_cleans_up_by_itself(
         )
     eventually(lambda: len(pipeline.read()) == 51, PATIENCE, "the stream goes on")
     assert relay.state() == "streaming"
+
+
+def test_old_rows_of_the_inbox_go(postgres_version: Postgres, place: Place) -> None:
+    def inbox(*arguments: str, code: int = 0) -> str:
+        done = run_command("inbox", *arguments, env=place.environment)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "there is no table public.cdc_outbox_inbox" in inbox("cleanup", "--older-than", "30d", code=78)
+    inbox("create")
+    place.sql(
+        "insert into cdc_outbox_inbox select 'billing', n::text, now() - '31 days'::interval"
+        " from generate_series(1, 2500) n",
+        "insert into cdc_outbox_inbox select 'billing', 'new', now() - '29 days'::interval",
+    )
+    assert "2500 rows would go" in inbox("cleanup", "--older-than", "30d", "--dry-run")
+    assert json.loads(inbox("cleanup", "--older-than", "30d", "--json"))["removed"] == 2500
+    left = place.database.server.execute("select event_id from cdc_outbox_inbox", dbname=place.database.name)
+    assert left == [("new",)]

@@ -16,6 +16,8 @@ PLACEHOLDERS = {
     "publication": {"name", "tables"},
     "role": {"role_name"},
     "grants": {"role", "role_name"},
+    "cleanup": {"role_name", "table_name"},
+    "marks": {"role_name", "table_name", "written", "read"},
     "slot": {"slot", "failover", "timeout"},
 }
 RUN = sorted(set(PLACEHOLDERS) - {"witness"})
@@ -38,6 +40,9 @@ def test_a_hostile_name_stays_a_name(name: str) -> None:
             tables=sql.Literal(hostile),
             role=sql.Identifier(hostile),
             role_name=sql.Literal(hostile),
+            table_name=sql.Literal(hostile),
+            written=sql.Literal(hostile),
+            read=sql.Literal(hostile),
             slot=sql.Literal(hostile),
             failover=sql.Literal(True),
             timeout=sql.Literal("1s"),
