@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from cdc_outbox.errors import CallRefused
 
-Headers: TypeAlias = Iterable[tuple[str, bytes | str | None]]
+Value: TypeAlias = bytes | str | None
+Headers: TypeAlias = Iterable[tuple[str, Value]] | Mapping[str, Value]
 """What `message.headers()` of confluent-kafka and `record.headers` of aiokafka and kafka-python are."""
 
 
@@ -16,7 +17,8 @@ def event_id(headers: Headers | None, name: str = "id") -> str:
 
     Raises CallRefused where there is no such header.
     """
-    found = next((value for header, value in headers or () if header == name and value is not None), None)
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    found = next((value for header, value in pairs if header == name and value is not None), None)
     if found is None:
         raise CallRefused(
             f"the message has no header {name!r}, so that nobody can tell whether it comes again",

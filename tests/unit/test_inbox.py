@@ -18,6 +18,7 @@ from cdc_outbox.inbox.header import Headers
         [("type", b"Placed"), ("id", b"17")],  # confluent-kafka
         (("id", b"17"), ("id", b"18")),  # aiokafka
         [("id", "17")],
+        {"id": b"17"},
     ],
 )
 def test_the_id_of_a_message(headers: Headers) -> None:
