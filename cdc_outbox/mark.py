@@ -205,6 +205,10 @@ class Marks:
         note = _note_one if len(places) == 1 else _note_several
         return note(plan.encode, places, noted.rows), plan.read | frozenset(places)
 
+    def note(self, table: TableName, *keys: Any) -> None:
+        """Note keys of rows that were sent: the value of the key's column, or a sequence of several."""
+        self._noted[table].rows.extend(keys)
+
     def cut(self, lsn: int) -> None:
         """What was noted since the last cut is delivered when a position beyond `lsn` is confirmed."""
         for noted in self._noted.values():

@@ -109,8 +109,8 @@ class Written:
 class Markable:
     """How rows of a table are found and marked.
 
-    `passed_over`: words of `status` that say of a row that somebody else decides about it. `triggers` run for each
-    marked row.
+    `given_up` are words of `status` that say of a row that the old relay won't send it, `taken_up` that it may send it
+    again. `triggers` run for each marked row.
     """
 
     table: TableName
@@ -118,7 +118,8 @@ class Markable:
     written: tuple[Written, ...]
     sent: Sent
     status: Field | None
-    passed_over: frozenset[str]
+    given_up: frozenset[str]
+    taken_up: frozenset[str]
     triggers: tuple[str, ...]
 
     @property
@@ -167,8 +168,9 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         written=written,
         sent=book.sent,
         status=next((each.field for each in (failed, taken) if each is not None), None),
-        passed_over=(failed.retried | failed.given_up if failed else frozenset())
-        | (taken.words if taken else frozenset()),
+        given_up=failed.given_up if failed is not None else frozenset(),
+        taken_up=(failed.retried if failed is not None else frozenset())
+        | (taken.words if taken is not None else frozenset()),
         triggers=tuple(str(name) for name in triggers),
     )
     read = dict.fromkeys((*found.read, *deciding, *SYSTEM_COLUMNS))

@@ -77,6 +77,11 @@ _SINCE: Final[LiteralString] = """
 select to_jsonb(w) ->> 'streaming_since' from public.cdc_outbox_witness w where w.slot = %s
 """
 
+_WITNESS: Final[LiteralString] = "select where to_regclass('public.cdc_outbox_witness') is not null"
+_WHOLE: Final[LiteralString] = "update public.cdc_outbox_witness set streaming_since = %s where slot = %s"
+_ALWAYS: Final = "3:3:"
+"""A snapshot that sees no transaction at all."""
+
 _NOW: Final[LiteralString] = (
     "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 )
@@ -124,6 +129,15 @@ async def marking(
     return Marking(how, [_one_of(each, values) for each, values in deciding])
 
 
+async def every_row_is_ours(conn: Connection, slot: str) -> None:
+    """Remember that no row of the tables is left behind by the slot: what it doesn't bring was published before.
+
+    Raises MissingRight. Without a witness table there is no memory.
+    """
+    if await execute(conn, _WITNESS):
+        await execute(conn, _WHOLE, (_ALWAYS, slot))
+
+
 class Marking:
     """The statements for one table."""
 
@@ -146,10 +160,7 @@ class Marking:
         named = _named(how)
         self._by_key = sql.SQL(_BY_KEY).format(named=named, **self._parts)
         self._left = sql.SQL(_LEFT).format(named=named, **self._parts)
-        # Of a row that somebody has taken in hand or given up since, he decides.
         self._ours = [*ours]
-        if how.status is not None:
-            self._ours.append(sql.SQL("not {}").format(says(how.status, how.passed_over)))
 
     async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> tuple[int, int]:
         """Mark the rows with these `count` keys, an array literal for each column of the key.
@@ -177,26 +188,36 @@ class Marking:
             first=sql.Literal(f"({block},0)"),
             last=sql.Literal(f"({block + BLOCKS},0)"),
             batch=sql.Literal(BATCH),
-            sent=sql.SQL(" and ").join([*self._ours, self._between(delivered, int(now))]),
+            sent=sql.SQL(" and ").join(self._found(delivered, int(now))),
             **self._parts,
         )
         ((marked, free),) = await execute(conn, query)
         return int(marked), int(free) == BATCH and int(marked) > 0
 
-    def _between(self, delivered: Delivered, now: int) -> sql.Composed:
-        """Inserted by a transaction of the slot's time that had ended at the horizon.
+    def _found(self, delivered: Delivered, now: int) -> list[sql.Composable]:
+        """A row that we would have sent, of a transaction of the slot's time that had ended at the horizon.
 
-        Numbers are told apart only for 2^31 transactions: what is much older than that is taken as foreign.
+        A row from before the slot may bear a later transaction, because somebody has changed it since. So rows that the
+        old relay failed to send, or has in hand, aren't taken for ours, unless no row is left behind at all. Numbers
+        are told apart only for 2^31 transactions: what is much older than that is taken as foreign.
         """
+        how, whole = self.how, delivered.since == _ALWAYS
+        found = [*self._ours]
+        if how.status is not None:
+            left = how.given_up if whole else how.given_up | how.taken_up
+            found.append(sql.SQL("not {}").format(says(how.status, left)))
         proven = Proof("", delivered.horizon if now - delivered.horizon <= OLDEST else None)
         before = Acknowledged(self.how.table, (proven,)).condition(sql.Identifier("t"))
+        found.append(before)
+        if whole:
+            return found
         _, began, open_then = delivered.since.split(":")
         began_at = max(int(began), now - OLDEST)
         running = [str(int(number) % 2**32) for number in open_then.split(",") if number]
-        after = sql.SQL(
+        since = sql.SQL(
             "(pg_catalog.age(t.xmin) <= pg_catalog.age({}::pg_catalog.xid) or t.xmin = any({}::pg_catalog.xid[]))"
         ).format(sql.Literal(str(began_at % 2**32)), sql.Literal("{" + ",".join(running) + "}"))
-        return sql.SQL("{} and {}").format(before, after)
+        return [*found, since]
 
 
 def _named(how: Markable) -> sql.Composed:

@@ -1,0 +1,366 @@
+"""`outbox.mark = update`: the table's own columns say what was sent, and nothing else than that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from cdc_outbox.errors import SetupError
+from cdc_outbox.event import TableName
+from cdc_outbox.lsn import LSN
+from cdc_outbox.mark import Marks
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.markable import NONE
+from cdc_outbox.postgres.marking import Marking, marking
+from cdc_outbox.settings import load
+from cdc_outbox.table.mapping import Mapping
+from tests.integration.conftest import Database
+from tests.integration.passage import Passage, last_words
+from tests.polling.table import TABLES, Table
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import read_all
+from tests.servers.postgres import PASSWORD, Postgres
+from tests.servers.relay import RelayProcess, run_command
+from tests.servers.wait import eventually
+
+KEYS = {"a": (), "b": ("--key", "payload:/order_id"), "c": ("--key", "payload:/order_id")}
+MARKED: dict[str, LiteralString] = {
+    "a": "status = 'sent' and sent_at is not null",
+    "b": "status = 'sent' and sent_at is not null",
+    "c": "sent_at is not null",
+}
+PATIENCE = 30.0
+
+
+class Place:
+    """One of the three tables in a fresh database, its slot, its topic, and relays that mark."""
+
+    def __init__(self, passage: Passage, table: Table) -> None:
+        self.passage = passage
+        self.table = table
+        self.flags = ("--mark", "update", *KEYS[table.letter])
+        self.topic = passage.topic("orders", 2)
+        self.written = 0
+
+    def write(self, rows: int, *, bus: str = "kafka", connection: psycopg.Connection | None = None) -> None:
+        """Insert rows, in one transaction."""
+        with contextlib.ExitStack() as stack:
+            own = connection or stack.enter_context(psycopg.connect(self.passage.database.dsn))
+            for _ in range(rows):
+                self.written += 1
+                event_id = f"00000000-0000-4000-8000-{self.written:012}"
+                key = f"order-{self.written % 7}"
+                parameters = {
+                    "event_id": event_id,
+                    "key": key,
+                    "topic": self.topic,
+                    "bus": bus,
+                    "payload": json.dumps({"event_id": event_id, "order_id": key, "n": self.written}),
+                }
+                own.execute(self.table.insert, parameters)
+
+    def count(self, condition: LiteralString) -> int:
+        [(count,)] = self.passage.sql("select count(*) from outbox where " + condition)
+        return int(count)
+
+    @property
+    def marked(self) -> int:
+        return self.count(MARKED[self.table.letter])
+
+    def wait_marked(self, rows: int, relay: RelayProcess) -> None:
+        eventually(
+            lambda: self.marked >= rows, PATIENCE, lambda: f"{self.marked} of {rows} marked\n{relay.text()}"
+        )
+        assert self.marked == rows
+
+    def metric(self, relay: RelayProcess, name: str) -> float:
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in relay.get("/metrics")[1].splitlines()
+            if line.partition(" ")[0].partition("{")[0] == f"cdc_outbox_{name}"
+        )
+
+
+@pytest.fixture
+def make_place(database: Database, kafka: Kafka, slot: str, topics: str) -> Callable[..., Place]:
+    def make(letter: str, *, broker: Kafka | None = None, init: tuple[str, ...] = ()) -> Place:
+        passage = Passage(database, broker or kafka, slot, topics)
+        place = Place(passage, TABLES[letter])
+        place.table.make(database.dsn)
+        passage.init(*init)
+        return place
+
+    return make
+
+
+@pytest.mark.parametrize("letter", ["a", "c"])
+def test_what_is_sent_is_marked(make_place: Callable[..., Place], letter: str) -> None:
+    place = make_place(letter)
+    place.write(2500)
+    place.passage.run(*place.flags)
+    assert len(place.passage.read(place.topic)) == place.marked == 2500
+    assert place.count(place.table.unsent) == 0
+
+
+def wait_confirmed(place: Place, relay: RelayProcess) -> None:
+    """Wait until the slot is confirmed beyond all that is committed now."""
+    goal = place.passage.end_of_wal()
+    place.passage.sql("select pg_logical_emit_message(false, 'noise', repeat('x', 70000))")
+    eventually(
+        lambda: place.passage.confirmed() >= goal, PATIENCE, lambda: f"{goal} confirmed\n{relay.text()}"
+    )
+
+
+def test_nothing_is_marked_that_the_broker_has_not_confirmed(
+    make_place: Callable[..., Place], own_kafka: KafkaBroker
+) -> None:
+    place = make_place("a", broker=own_kafka)
+    with place.passage.relay(*place.flags) as relay:
+        place.write(10)
+        place.wait_marked(10, relay)
+        own_kafka.pause()
+        place.write(30)
+        eventually(
+            lambda: place.metric(relay, "inflight_events") == 30, PATIENCE, "the rows are on their way"
+        )
+        checks = place.metric(relay, "guard_checks_total")
+        eventually(lambda: place.metric(relay, "guard_checks_total") > checks + 3, PATIENCE, "more rounds")
+        assert place.marked == 10
+        own_kafka.resume()
+        place.wait_marked(40, relay)
+
+
+def test_a_lock_on_the_table_holds_up_marks_alone(make_place: Callable[..., Place]) -> None:
+    """Confirming goes on, the marks catch up; rows that somebody holds are marked when he lets them go."""
+    place = make_place("c")
+    place.write(300)
+    with psycopg.connect(place.passage.database.dsn) as other:
+        other.execute("lock table outbox in share mode")
+        with place.passage.relay(*place.flags) as relay:
+            wait_confirmed(place, relay)
+            failed = relay.wait_for(lambda record: record["event"] == "rows can't be marked as sent")
+            assert "lock timeout" in failed["error"]
+            assert place.marked == 0
+            assert place.metric(relay, "mark_failures_total") >= 1
+            other.rollback()
+            relay.wait_for(lambda record: record["event"] == "rows are marked as sent again", PATIENCE)
+            place.wait_marked(300, relay)
+            place.write(5, connection=other)
+            other.commit()
+            other.execute("select from outbox where sent_at is null for update")
+            place.write(5)
+            place.wait_marked(305, relay)
+            other.rollback()
+            place.wait_marked(310, relay)
+            assert relay.terminate()[0] == 0
+
+
+def test_what_a_killed_relay_left_unmarked_is_found_and_nothing_else(
+    make_place: Callable[..., Place],
+) -> None:
+    """Neither rows from before the slot, nor rows that the old relay has in hand or gave up, nor another bus's."""
+    place = make_place("b", init=("--only", "publication"))
+    place.write(7)
+    place.passage.init("--no-backfill")
+    place.write(200)
+    place.write(3, bus="rabbitmq")
+    with psycopg.connect(place.passage.database.dsn) as other:
+        other.execute("lock table outbox in share mode")
+        with place.passage.relay(*place.flags) as relay:
+            wait_confirmed(place, relay)
+            relay.wait_for(lambda record: record["event"] == "rows can't be marked as sent")
+            relay.kill()
+        other.rollback()
+    assert place.marked == 0
+    held = "update outbox set status = 'processing' where payload ->> 'n' in ('8', '9')"
+    place.passage.sql(held)
+    with place.passage.relay(*place.flags) as relay:
+        place.write(1)
+        found = relay.wait_for(
+            lambda record: record["event"] == "unmarked rows were found and marked", PATIENCE
+        )
+        assert found["rows"] == 198
+        place.wait_marked(199, relay)
+    assert place.count("status = 'pending' and bus = 'rabbitmq'") == 3
+    assert place.count("status = 'processing'") == 2
+    assert place.count("status = 'pending' and bus = 'kafka' and (payload ->> 'n')::int <= 7") == 7
+    assert len(read_all(place.passage.kafka.bootstrap, place.topic)) == 201
+
+
+def test_init_grants_what_marking_needs_and_no_more(make_place: Callable[..., Place], slot: str) -> None:
+    """And what is withdrawn later is counted, and ends nothing."""
+    place = make_place("a")
+    passage, server = place.passage, place.passage.database.server
+    role = f"marker_{slot}"
+    passage.init("--role", role, *place.flags)
+    try:
+        passage.sql(f"alter role {role} password '{PASSWORD}'")
+        dsn = server.dsn(passage.database.name, user=role)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for refused in (
+                "select payload from outbox",
+                "update outbox set payload = null",
+                "delete from outbox",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(refused)
+        passage.environment["CDC_OUTBOX_DSN"] = dsn
+        with passage.relay(*place.flags) as relay:
+            place.write(4)
+            place.wait_marked(4, relay)
+            passage.sql(f"revoke update (status) on outbox from {role}")
+            place.write(6)
+            eventually(
+                lambda: place.metric(relay, "mark_failures_total"), PATIENCE, "a failure that is counted"
+            )
+            wait_confirmed(place, relay)
+            assert "permission denied" in json.loads(relay.get("/status")[1])["marks"]["failing"]
+            assert place.marked == 4
+            passage.sql(f"grant update (status) on outbox to {role}")
+            place.wait_marked(10, relay)
+            assert relay.state() == "streaming"
+        passage.sql(f"revoke select (id) on outbox from {role}")
+        error, remedy = last_words(passage.run(*place.flags, code=78))
+        assert f"the role {role} may not mark rows of public.outbox: it lacks select (id)" in error
+        passage.sql(remedy.partition("as its owner: ")[2].partition(" or leave")[0])
+        passage.run(*place.flags)
+    finally:
+        passage.sql(f"drop owned by {role}")
+        passage.sql(f"drop role {role}")
+
+
+def test_on_each_version_rows_of_other_buses_stay_as_they_are(
+    postgres_version: Postgres, make_place: Callable[..., Place]
+) -> None:
+    place = make_place("b")
+    place.write(20)
+    place.write(5, bus="rabbitmq")
+    place.passage.run(*place.flags)
+    assert place.marked == 20
+    assert place.count("status = 'pending' and bus = 'rabbitmq' and sent_at is null") == 5
+
+
+def test_rows_of_a_backfill_are_marked_by_the_relay_that_follows(make_place: Callable[..., Place]) -> None:
+    """Those too that a worker of the old relay once had in hand; so that it finds nothing when it is back."""
+    place = make_place("a", init=("--only", "publication"))
+    place.write(20)
+    place.passage.sql(
+        "update outbox set status = 'processing', locked_at = now() - interval '1 hour' where id in (3, 4)"
+    )
+    place.passage.sql("update outbox set status = 'failed', attempts = 2 where id = 5")
+    at = ("--slot", place.passage.slot)
+    assert run_command("init", *at, env=place.passage.environment).returncode == 78
+    kafka = ("--bootstrap-servers", place.passage.kafka.bootstrap)
+    done = run_command("backfill", "--yes", *at, *kafka, env=place.passage.environment)
+    assert done.returncode == 0, done.stderr
+    place.write(5)
+    place.passage.run(*place.flags)
+    assert place.marked == 25
+    assert place.count("status in ('pending', 'failed') and next_run_at <= now()") == 0
+    assert len(place.passage.read(place.topic)) == 25
+
+
+@pytest.mark.parametrize(
+    ("table", "words", "step"),
+    [
+        (
+            "create table outbox (id uuid primary key, topic text, payload jsonb)",
+            "nothing in public.outbox says",
+            NONE,
+        ),
+        (
+            "create table outbox (id uuid, topic text, payload jsonb, sent_at timestamptz)",
+            "no primary key and no unique index",
+            "alter table public.outbox add primary key (id);",
+        ),
+        (
+            (
+                "create table outbox (id uuid, topic text, payload jsonb, status text, primary key (id, status))"
+                " partition by list (status)"
+            ),
+            "is partitioned by status",
+            NONE,
+        ),
+        (
+            (
+                "create table outbox (id uuid primary key, topic text, payload jsonb, done boolean,"
+                " status text generated always as (case when done then 'sent' end) stored)"
+            ),
+            "nothing in public.outbox says",
+            NONE,
+        ),
+        (
+            (
+                "create type state as enum ('new', 'gone'); create table outbox (id uuid primary key, topic text,"
+                " payload jsonb, status state)"
+            ),
+            "takes none of the words that say sent",
+            NONE,
+        ),
+    ],
+    ids=["no column", "no key", "partitioned by its mark", "generated", "no word"],
+)
+def test_what_cannot_be_marked_is_refused_by_name(
+    database: Database, table: LiteralString, words: str, step: str
+) -> None:
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(table)
+    with pytest.raises(SetupError, match=words) as refused:
+        asyncio.run(looked_at(database.dsn))
+    assert step in refused.value.next
+
+
+def test_a_table_is_marked_by_what_it_has(database: Database) -> None:
+    """An enum's own spelling, a word that a constraint names, a key of two columns, and triggers that are told."""
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(
+            "create type state as enum ('New', 'Published');"
+            " create table outbox (id text, at timestamptz not null, topic text, payload jsonb, status state,"
+            " published_at timestamp, primary key (id, at)) partition by range (at);"
+            " create table outbox_1 partition of outbox default;"
+            " create function f() returns trigger language plpgsql as 'begin return new; end';"
+            " create trigger told before update of status on outbox for each row execute function f();"
+            " create trigger silent before insert on outbox for each row execute function f();"
+            r"""insert into outbox values ('a"\,{}', now(), 't', '{}', 'New'), ('b', now(), 't', '{}', null);"""
+        )
+        rows = connection.execute("select id, at::text from outbox order by id").fetchall()
+    found = asyncio.run(looked_at(database.dsn, [(key.encode(), at.encode()) for key, at in rows]))
+    assert found.how.triggers == ("told",)
+    assert [(each.name, each.word) for each in found.how.written] == [
+        ("status", "Published"),
+        ("published_at", None),
+    ]
+    with psycopg.connect(database.dsn) as connection:
+        marked = connection.execute(
+            "select count(*) from outbox where status = 'Published' and published_at > now() - interval '1 day'"
+        ).fetchone()
+    assert marked == (2,)
+
+
+async def looked_at(dsn: str, rows: list[tuple[bytes, bytes]] | None = None) -> Marking:
+    """How `public.outbox` is marked; `rows`: keys of two columns, of rows to mark."""
+    settings = load("start", {"dsn": dsn, "key": "none", "mark": "update"}, {}, Path("/nonexistent"))
+    conn = await connect_control(settings.postgres, application_name="test")
+    try:
+        found = await marking(
+            conn, Mapping(settings.outbox, "slot"), settings.outbox, TableName("public", "outbox"), "none"
+        )
+        if rows:
+            marks = Marks()
+            marks.begin([found])
+            marks.note(found.how.table, *rows)
+            marks.cut(1)
+            marks.confirmed(LSN(2))
+            chunk = marks.take()
+            assert chunk is not None
+            assert await found.mark(conn, chunk.literals(), chunk.count) == (len(rows), 0)
+        return found
+    finally:
+        await conn.close()
