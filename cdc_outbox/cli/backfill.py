@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -144,7 +145,7 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
 
         def agree(chosen: Sequence[Waiting]) -> bool:
             nonlocal agreed
-            agreed = agreed or click.confirm(_question(chosen), err=True)
+            agreed = agreed or _confirmed(_question(chosen))
             return agreed
 
         def begun(total: int) -> None:
@@ -173,6 +174,15 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
         err=True,
     )
     return 0
+
+
+def _confirmed(question: str) -> bool:
+    """Ask. Meanwhile Ctrl-C ends the command, as at any prompt: the loop can't hear of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return click.confirm(question, err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _question(chosen: Sequence[Waiting]) -> str:

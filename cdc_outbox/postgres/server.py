@@ -113,6 +113,21 @@ def require_same(control: Server, stream: Server) -> None:
         )
 
 
+_DATABASE: Final[LiteralString] = "select current_database()::text"
+
+
+async def require_one_database(owner: Connection, relay: Connection) -> None:
+    """Raise SetupError unless the owner's connection and the relay's lead to one server and database."""
+    here, there = await identity(owner), await identity(relay)
+    names = [(await execute(each, _DATABASE))[0][0] for each in (owner, relay)]
+    if here.system_identifier != there.system_identifier or names[0] != names[1]:
+        raise SetupError(
+            f'--admin-dsn leads to database "{names[0]}" at {here.place}, --dsn to "{names[1]}" at {there.place}, '
+            "which is not the same",
+            next="let both name the same server and database, with different roles",
+        )
+
+
 # rds_replication is how Amazon's servers give the right to replicate: the role attribute stays off there.
 MAY_REPLICATE: Final[LiteralString] = """
        (r.rolreplication or r.rolsuper

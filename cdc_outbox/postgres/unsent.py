@@ -34,6 +34,17 @@ select count(*), coalesce(string_agg(distinct {by}, ', '), '') from {table} wher
 """
 
 
+# Inserts take another lock, and foreign keys take this one on the table that they point to.
+_LOCKED: Final[LiteralString] = """
+select l.pid, coalesce(nullif(a.application_name, ''), 'no name')
+  from pg_catalog.pg_locks l left join pg_catalog.pg_stat_activity a using (pid)
+ where l.locktype = 'relation' and l.mode = 'RowShareLock' and l.granted and l.pid <> pg_catalog.pg_backend_pid()
+   and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
+   and l.relation = pg_catalog.to_regclass(%s)
+ order by l.pid limit 1
+"""
+
+
 async def count_unsent(
     conn: Connection,
     table: TableName,
@@ -75,6 +86,12 @@ def has_failed(failed: Failed) -> sql.Composable:
 def given_up(failed: Failed) -> sql.Composable:
     """The old relay has failed to send the row, and doesn't try again."""
     return says(failed.field, failed.given_up)
+
+
+async def locked_by(conn: Connection, table: TableName) -> str | None:
+    """A session that has rows of the table locked, as SELECT … FOR UPDATE does, in words; None where there is none."""
+    found = await execute(conn, _LOCKED, (str(table),))
+    return f"pid {found[0][0]} ({found[0][1]})" if found else None
 
 
 async def in_hand(

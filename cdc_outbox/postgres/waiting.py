@@ -61,6 +61,11 @@ class Choice:
     failed: Literal["publish", "skip"] | None = None
     order_by: str | None = None
 
+    @property
+    def asks_the_table(self) -> bool:
+        """Whether the table's own marks decide."""
+        return self.where is None and not self.everything and self.failed is None
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -101,7 +106,7 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
         left = sql.SQL("not {}").format(has_failed(failed))
         where = left if where is None else sql.SQL("{} and {}").format(table_rows.bracketed(where), left)
         rule = f"{rule}, without those that failed"
-    elif failed is not None and failed.given_up and choice == Choice(order_by=choice.order_by):
+    elif failed is not None and failed.given_up and choice.asks_the_table:
         await _require_none_given_up(conn, plan, given_up(failed), where)
     return Waiting(plan, rule, ordered, where, order)
 

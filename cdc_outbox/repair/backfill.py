@@ -39,7 +39,7 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
 from cdc_outbox.postgres.publication import Change, compare
-from cdc_outbox.postgres.server import identity, require_able, require_same
+from cdc_outbox.postgres.server import identity, require_able, require_one_database
 from cdc_outbox.postgres.slot import WAIT, Slot
 from cdc_outbox.postgres.waiting import Choice, Waiting, waiting
 from cdc_outbox.repair.passage import Passage
@@ -75,7 +75,10 @@ class TableWanted(CdcOutboxError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`overlap`: go on though the slot exists. `stale`: see STALE. `failover` and `wait` are for making the slot."""
+    """`overlap`: go on though the slot exists. `stale`: see STALE; with 0 nothing is in the old relay's hands.
+
+    `failover` and `wait` are for making the slot.
+    """
 
     choice: Choice = field(default_factory=Choice)
     overlap: bool = False
@@ -129,7 +132,7 @@ async def backfill(settings: Settings, options: Options, listener: Listener) -> 
                 f"the server at {server.place} is a standby, and no slot can be made there",
                 next="name the primary with --dsn (and --admin-dsn)",
             )
-        require_same(await identity(owner), server)
+        await require_one_database(owner, relay)
         await table_rows.patient(owner)
         await require_able(relay)
         await stack.enter_async_context(slot.lock(relay, name, within=options.wait))
@@ -219,7 +222,15 @@ class _Backfill:
 
     async def require_none_in_hand(self, chosen: Sequence[Waiting]) -> None:
         """Raise SlotBusy while the old relay has rows in hand: it would send and mark them beside us."""
+        if not self.options.stale:
+            return
         for each in chosen:
+            worker = await unsent.locked_by(self.owner, each.table)
+            if worker is not None:
+                raise SlotBusy(
+                    f"the old relay is still at work: {worker} has locked rows of {each.table}, as FOR UPDATE does",
+                    next=f"stop it and run this again; if it is none: {self.all_the_same}",
+                )
             taken = each.plan.bookkeeping.taken
             if taken is None:
                 continue
@@ -231,9 +242,13 @@ class _Backfill:
                 raise SlotBusy(
                     f"the old relay is still at work: {count} {'row' if count == 1 else 'rows'} of {each.table} "
                     f"{'was' if count == 1 else 'were'} taken{by} less than {self.options.stale:g} s ago",
-                    next="stop it and run this again; if it is stopped for sure, have them published all the same: "
-                    f"cdc-outbox backfill --stale-after 0s --slot {self.name}",
+                    next="stop it and run this again; if it is stopped for sure, have them published: "
+                    f"{self.all_the_same}",
                 )
+
+    @property
+    def all_the_same(self) -> str:
+        return f"cdc-outbox backfill --stale-after 0s --slot {self.name}"
 
     async def pending_slot(self, waits: Slot | None, state: Identity | None) -> Slot:
         """The slot whose position the rows come before; made if there is none, or if it has lost its WAL."""

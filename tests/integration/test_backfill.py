@@ -150,6 +150,12 @@ def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:
     assert "still at work: 1 row of public.outbox was taken by worker-7 less than 300 s ago" in error
     assert "--stale-after 0s" in remedy
     assert place.slots() == [f"{place.slot}_pending"]
+    place.execute("update outbox set locked_at = now() - interval '1 h'")
+    with psycopg.connect(place.dsn, application_name="worker-8") as connection:
+        connection.execute("select from outbox for update skip locked")
+        error, _ = place.refuses(code=1)
+        assert f"pid {connection.info.backend_pid} (worker-8) has locked rows of public.outbox" in error
+    place.execute("update outbox set locked_at = now()")
     assert "published 1" in place.backfill("--stale-after", "0s")
 
 
