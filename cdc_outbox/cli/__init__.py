@@ -26,7 +26,7 @@ SUMMARIES: Final = {
     "replay": "Publish rows of the table again.",
     "cleanup": "Remove rows that are old and acknowledged.",
     "drop": "Remove slot, publication and witness row.",
-    "inbox": "Make the table by which a consumer knows an event that comes twice.",
+    "inbox": "Make and clean the table by which a consumer knows an event that comes twice.",
     "audit": "Compare table and topics: what is missing, twice, out of order or foreign.",
     "config": "Show, check and describe the settings.",
     "demo": "See the whole story on embedded servers, without any set-up.",

@@ -53,7 +53,7 @@ apply(Message())
 
 def test_each_block_is_marked_and_has_a_test() -> None:
     assert [*WRITE] == ["tables", *WRITERS, "many", "own-table", "own"]
-    assert [*CONSUME] == ["create", *LOOPS, *FUNCTIONS, "sql"]
+    assert [*CONSUME] == ["create", *LOOPS, *FUNCTIONS, "sql", "cleanup"]
     for name, page in PAGES.items():
         assert sum(line.lstrip().startswith("```") for line in page.splitlines()) == 2 * len(BLOCKS[name])
 
@@ -182,6 +182,12 @@ def processes() -> Iterator[list[Process]]:
         each.kill()
 
 
-def test_the_statement_for_other_languages(billing: Pages) -> None:
+def test_the_statement_for_other_languages_and_old_marks(billing: Pages) -> None:
     with psycopg.connect(billing.database.dsn) as connection:
         assert [connection.execute(CONSUME["sql"].encode()).rowcount for _ in range(2)] == [1, 0]
+        connection.execute(CONSUME["sql"].replace("5f0c", "old").encode())
+        connection.execute(
+            "update cdc_outbox_inbox set processed_at = now() - interval '31 days' where event_id = 'old'"
+        )
+    billing.run("bash", "-ec", CONSUME["cleanup"])
+    assert billing.ask("select event_id from cdc_outbox_inbox") == [("5f0c",)]
