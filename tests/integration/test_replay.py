@@ -124,9 +124,9 @@ def test_delivered_rows_come_again_in_order_and_others_by_the_stream(stage: Stag
 
 
 def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
-    first = stage.insert(*["a", "b"] * 60)
+    first = stage.insert(*["a", "b"] * 30)
     stage.deliver()
-    replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "40")
+    replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "30")
     try:
         eventually(stage.again, 30, "something is replayed")
         stage.pipeline.start(state="standby")
@@ -135,8 +135,8 @@ def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
     finally:
         replaying.kill()
     assert replaying.returncode == 0, errors
-    assert said == f"published 120 events again: 120 to {stage.pipeline.topic}\n"
-    eventually(lambda: len(stage.ids()) == 242, 30, "the relay goes on")
+    assert said == f"published 60 events again: 60 to {stage.pipeline.topic}\n"
+    eventually(lambda: len(stage.ids()) == 122, 30, "the relay goes on")
     assert stage.ids() == [*first, *first, *later]
 
 
