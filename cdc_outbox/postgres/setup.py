@@ -43,15 +43,23 @@ from cdc_outbox.errors import (
     SetupError,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import outbox, publication, slot, steps, witness
+from cdc_outbox.postgres import cleanup_grants, mark_grants, outbox, publication, slot, steps, witness
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.pending import decide, decided, discard, is_whole, witness_row
-from cdc_outbox.postgres.server import MAY_REPLICATE, Server, identity, require_able, wrong_wal_level
+from cdc_outbox.postgres.server import (
+    MAY_REPLICATE,
+    Server,
+    identity,
+    require_able,
+    require_one_database,
+    wrong_wal_level,
+)
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
 from cdc_outbox.postgres.unsent import count_unsent
+from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
 from cdc_outbox.table.profiles import bookkeeping, choose
 from cdc_outbox.table.recognise import Shape
@@ -79,7 +87,6 @@ select pg_catalog.has_database_privilege(current_database(), 'create'),
 _WITNESS: Final[LiteralString] = (
     "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
 )
-_DATABASE: Final[LiteralString] = "select current_database()::text"
 _SESSION_ROLE: Final[LiteralString] = "select session_user::text"
 _GRANTED: Final[LiteralString] = """
 select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness', p))
@@ -176,7 +183,7 @@ class _Init:
                 await self.grants(self.options.role)
             if "slot" in chosen and self.refused is None:
                 relay = await connect_control(self.settings.postgres, application_name=APPLICATION_NAME)
-                await self.same_server(relay, server)
+                await require_one_database(self.owner, relay)
                 if "grants" in chosen and self.options.role is None:
                     await self.own_grants(relay)
             if self.refused is not None:
@@ -286,16 +293,20 @@ class _Init:
                 )
             await self.make("publication", name, statements)
             return
-        (await publication.look(self.owner, name, self.settings.outbox.tables)).require()
+        tables = self.settings.outbox.tables
+        (await publication.look(self.owner, name, tables)).require()
+        besides = await publication.passed_over(self.owner, name, tables, self.name)
+        if besides is not None and not besides.fed:
+            raise besides.refusal(self.name, tables, "init")
         self.done("publication", name, "existed", statements)
 
     async def grants(self, role: str) -> None:
         """Make the role that was asked for, with its rights."""
-        statements = steps.role(role)
+        statements = steps.role(self.settings, role)
         found = []
         if await execute(self.owner, _WITNESS):
             found = await execute(self.owner, _GRANTED, (role,))
-        if found and all(found[0]):
+        if found and all(found[0]) and await self.granted_beside(role):
             self.done("grants", role, "existed", statements)
         else:
             await self.make("grants", role, statements)
@@ -304,18 +315,20 @@ class _Init:
         """Where the relay's role isn't the owner, it needs rights on the witness though no role was named."""
         ((role,),) = await execute(relay, _SESSION_ROLE)
         granted = await execute(relay, _GRANTED, (role,))
-        if not granted or not granted[0][0]:
-            await self.make("grants", str(role), steps.grants(str(role)))
+        if not granted or not granted[0][0] or not await self.granted_beside(str(role)):
+            await self.make("grants", str(role), steps.grants(self.settings, str(role)))
 
-    async def same_server(self, relay: Connection, server: Server) -> None:
-        other = await identity(relay)
-        places = [(await execute(each, _DATABASE))[0][0] for each in (self.owner, relay)]
-        if server.system_identifier != other.system_identifier or places[0] != places[1]:
-            raise SetupError(
-                f'--admin-dsn leads to database "{places[0]}" at {server.place}, --dsn to "{places[1]}" at '
-                f"{other.place}, which is not the same",
-                next="let both name the same server and database, with different roles",
-            )
+    @property
+    def writes_table(self) -> bool:
+        """Whether the relay is to change the outbox table, which it needs rights for."""
+        return self.settings.outbox.mark == "update" or self.settings.cleanup.older_than is not None
+
+    async def granted_beside(self, role: str) -> bool:
+        """Whether the role may do to the outbox table what the settings say that the relay does to it."""
+        asked = [
+            await each.granted(self.owner, self.settings, role) for each in (mark_grants, cleanup_grants)
+        ]
+        return all(asked)
 
     async def slot(self, relay: Connection, server: Server) -> Slot:
         statements = steps.slot(self.settings, self.options)
@@ -452,6 +465,9 @@ class _Init:
             words += ["--only", step]
         if "grants" in steps and grantee is not None:
             words += ["--role", grantee]
+            words += ["--mark", "update"] if settings.outbox.mark == "update" else []
+            if (age := settings.cleanup.older_than) is not None:
+                words += ["--cleanup-older-than", format_duration(age)]
         return MissingRight(
             f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
             + "; ".join(f"{step} needs {self.right(step)}" for step in steps),
@@ -471,6 +487,7 @@ class _Init:
             "witness": "create on schema public",
             "publication": f"create on database {database}, and to own {', '.join(map(str, tables))}",
             "grants": f"to own {witness.TABLE}"
+            + (f" and {', '.join(map(str, tables))}" if self.writes_table else "")
             + ("" if self.options.role is None else ", and a superuser to make a role that may replicate"),
             "slot": "replication",
         }[step]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from psycopg import sql
 
 from cdc_outbox import ddl
+from cdc_outbox.postgres import cleanup_grants, mark_grants
 from cdc_outbox.postgres.slot import WAIT, creation
 from cdc_outbox.settings import BY_KEY
 
@@ -69,7 +70,7 @@ def script(settings: Settings, options: InitOptions) -> str:
     if "publication" in chosen:
         parts.append(text(publication(settings)))
     if "grants" in chosen and options.role is not None:
-        parts.append(text(role(options.role)))
+        parts.append(text(role(settings, options.role)))
     if "slot" in chosen:
         parts.append(text(slot(settings, options)))
     return "\n\n".join(parts) + "\n"
@@ -106,14 +107,15 @@ def publication(settings: Settings) -> sql.Composed:
     )
 
 
-def role(name: str) -> sql.Composed:
+def role(settings: Settings, name: str) -> sql.Composed:
     """The role for the relay, with its grants."""
-    return _of_role("role", name) + sql.SQL("\n") + grants(name)
+    return _of_role("role", name) + sql.SQL("\n") + grants(settings, name)
 
 
-def grants(role_name: str) -> sql.Composed:
+def grants(settings: Settings, role_name: str) -> sql.Composed:
     """What a role needs to be the relay's."""
-    return _of_role("grants", role_name)
+    beside = [each.statements(settings, role_name) for each in (mark_grants, cleanup_grants)]
+    return sql.SQL("\n").join([_of_role("grants", role_name), *(each for each in beside if each.as_string())])
 
 
 def _of_role(file: str, name: str) -> sql.Composed:
