@@ -17,12 +17,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE: Final = 4 * 1024 * 1024
 _SPARE: Final = 8 * 1024 * 1024
+
+SELDOM: Final = 100_000
+"""Objects that are more than before when the collector comes."""
 
 TIDY: Final = 60.0
 """Seconds between two times that free memory is given back, which takes a third of a millisecond."""
@@ -41,6 +48,20 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     give_back()
+
+
+@contextmanager
+def seldom_searched() -> Iterator[None]:
+    """Let the garbage collector come seldom: millions of small objects come and go by themselves.
+
+    Reading records as fast as they come it took a third of the time.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(SELDOM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def give_back() -> bool:

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
     from cdc_outbox.settings import KafkaSettings
 
-PARTITION_BYTES: Final = 1024 * 1024
+PARTITION_BYTES: Final = 512 * 1024
 """Bytes that are fetched of one partition at a time, unless a single batch is larger."""
 
 FETCH_BYTES: Final = 4 * PARTITION_BYTES
 """Bytes that are fetched of one broker at a time: what is read and not yet looked at is in memory."""
+
+TOGETHER: Final = 2000
+"""Records that are given at a time. As objects they take several times their bytes."""
 
 STALLED: Final = 60.0
 """Seconds without anything new from partitions that have more, after which they are given up."""
@@ -199,7 +202,7 @@ class Reading:
     async def _turn(self) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
             batches: Mapping[TopicPartition, Sequence[Record]] = await self._consumer.getmany(
-                timeout_ms=_TURN_MS
+                timeout_ms=_TURN_MS, max_records=TOGETHER
             )
         except UnsupportedCodecError as error:
             raise ConfigError(

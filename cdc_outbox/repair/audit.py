@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox import log
+from cdc_outbox import log, memory
 from cdc_outbox.errors import CdcOutboxError, SetupError
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
 from cdc_outbox.postgres import audited, lookup, server, slot, table_rows, witness
@@ -233,6 +233,7 @@ async def audit(settings: Settings, wish: Wish, told: Told) -> Report:
         owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
         stack.push_async_callback(owner.close)
         topics = await stack.enter_async_context(reading(settings.kafka))
+        stack.enter_context(memory.seldom_searched())
         return await _Audit(settings, wish, told, owner, topics).run()
 
 

@@ -61,12 +61,23 @@ NO_TOPIC: Final = (1 << 32) - 1
 class Message(Protocol):
     """A record of Kafka's. `timestamp` in ms; `timestamp_type` 1: it is the broker's own clock."""
 
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int: ...
+
+    @property
+    def timestamp_type(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
 
 
 IdFrom: TypeAlias = "Callable[[Message], bytes | None]"
@@ -233,11 +244,10 @@ class Books:
                 if name == "id":
                     if id_ is None:
                         id_ = value
-                elif name[:4] == "cdc.":
-                    if name == "cdc.source":
-                        flags, commit = SOURCED, NO_TIME
-                    elif name == "cdc.lsn":
-                        lsn, seq, slot, commit = self._provenance(message, commit)
+                elif name == "cdc.lsn":
+                    lsn, seq, slot, commit = self._provenance(message, commit)
+                elif name == "cdc.source":
+                    flags, commit = SOURCED, NO_TIME
             if id_ is None:
                 commit, flags, slot = NO_TIME, flags | FOREIGN_MADE, 0
                 id_ = self._other_id(message)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from struct import Struct
 
-IN_BUCKET: Final = 16_000
+IN_BUCKET: Final = 8_000
 """Records that a bucket has on average where their number was foreseen."""
 
-WAITING: Final = 6 << 20
+WAITING: Final = 4 << 20
 """Bytes of a spool that wait to be written, at most."""
 
 _FEWEST, _MOST = 16, 8192

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from tests.benchmarks import backfill, drain, latency, memory, restart, watched
+from tests.benchmarks import audit, backfill, drain, latency, memory, restart, watched
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.ground import Ground
 from tests.benchmarks.report import against, mib, table
@@ -249,6 +249,28 @@ def backfills(ground: Ground) -> Document:
     return {"figures": [{**asdict(each), "rows_per_second": round(each.rate)} for each in figures]}
 
 
+def audits(ground: Ground) -> Document:
+    """Table and topics compared, with and without provenance headers."""
+    figures = [audit.run(ground, OPTIONS.table_rows, provenance=provenance) for provenance in (False, True)]
+    say(
+        table(
+            f"audit of {OPTIONS.table_rows} delivered rows, over TCP",
+            ("provenance headers", "events/s", "CPU µs/event", "peak", "on disk"),
+            [
+                (
+                    "yes" if each.provenance else "no",
+                    f"{each.rate:,.0f}",
+                    f"{each.cpu_us:.2f}",
+                    against(each.peak_bytes / 2**20, audit.BAR / 2**20, least=False, form="{:.1f}"),
+                    mib(each.spool_bytes),
+                )
+                for each in figures
+            ],
+        )
+    )
+    return {"figures": [{**asdict(each), "events_per_second": round(each.rate)} for each in figures]}
+
+
 PARTS: dict[str, Callable[[Ground], Document]] = {
     "drain": lambda ground: drains(ground, "drain"),
     "hundred": lambda ground: drains(ground, "hundred"),
@@ -260,6 +282,7 @@ PARTS: dict[str, Callable[[Ground], Document]] = {
     "memory": memories,
     "start": starts,
     "backfill": backfills,
+    "audit": audits,
 }
 
 
@@ -271,7 +294,7 @@ def _options() -> argparse.Namespace:
         "--repeat", type=int, default=3, help="drains of each, of which the median counts (3)"
     )
     parser.add_argument(
-        "--table-rows", type=int, default=10_000_000, help="rows of the backfill part (10000000)"
+        "--table-rows", type=int, default=10_000_000, help="rows of the parts backfill and audit (10000000)"
     )
     parser.add_argument("--rate", type=int, default=1000, help="events/s of the latency part (1000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of the latency part (20)")
