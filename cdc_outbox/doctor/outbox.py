@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, LiteralString
 
-from cdc_outbox.errors import CdcOutboxError, PoisonEvent
+from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import outbox, publication, rows
+from cdc_outbox.postgres import marking, outbox, publication, rows
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.table.mapping import Mapping
@@ -87,6 +87,8 @@ async def examine(
                 continue
             _take(found, plan)
             await _partitioning(conn, findings, plan, within)
+            if settings.outbox.mark == "update":
+                await _marks(conn, settings, findings, plan)
             await _rows(conn, findings, plan, found, role, within)
         except CdcOutboxError as error:
             findings.refuse("mapping", error)
@@ -179,6 +181,23 @@ async def _partitioning(conn: Connection, findings: Findings, plan: Plan, within
             " as an INSERT and is sent again",
             "partition the table by its time of insertion, or stop updating that column",
         )
+
+
+async def _marks(conn: Connection, settings: Settings, findings: Findings, plan: Plan) -> None:
+    """Can rows be marked as sent, and what runs besides when they are?"""
+    try:
+        how = (await marking.planned(conn, plan, settings.outbox)).how
+    except SetupError as error:
+        findings.refuse("marks", error)
+        return
+    if how.triggers:
+        findings.warn(
+            "marks",
+            f"{plan.table}: {how}; the triggers {', '.join(how.triggers)} run for each row that is marked",
+            "see that they may run once more for each event, or leave marking out: --mark none",
+        )
+    else:
+        findings.ok("marks", f"{plan.table}: {how}")
 
 
 async def _rows(

@@ -122,6 +122,12 @@ class Markable:
     taken_up: frozenset[str]
     triggers: tuple[str, ...]
 
+    def __str__(self) -> str:
+        written = (
+            each.name if each.word is None else f"{each.name} = '{each.word}'" for each in self.written
+        )
+        return f"{', '.join(written)}, found by {', '.join(column.name for column in self.key)}"
+
     @property
     def read(self) -> tuple[str, ...]:
         """The columns that marking reads, beside those that decide whether a row is sent at all."""

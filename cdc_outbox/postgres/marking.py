@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.markable import Markable, Written
     from cdc_outbox.settings import OutboxSettings, PostgresSettings
-    from cdc_outbox.table.mapping import Mapping
+    from cdc_outbox.table.mapping import Mapping, Plan
     from cdc_outbox.table.values import Field
 
 BATCH: Final = 1000
@@ -124,7 +124,12 @@ async def marking(
         raise SetupError(
             f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
         )
-    deciding = [(each, accept(each, values)) for each, values in selected(settings, table, plan.shape)]
+    return await planned(conn, plan, settings)
+
+
+async def planned(conn: Connection, plan: Plan, settings: OutboxSettings) -> Marking:
+    """How rows of the plan's table are marked. Raises SetupError and MissingRight where they can't be."""
+    deciding = [(each, accept(each, values)) for each, values in selected(settings, plan.table, plan.shape)]
     how = await examine(conn, plan, deciding=[each.name for each, _ in deciding])
     return Marking(how, [_one_of(each, values) for each, values in deciding])
 

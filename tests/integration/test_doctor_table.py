@@ -52,6 +52,25 @@ def test_columns(doctor: Doctor, columns: LiteralString, status: str, words: str
     assert words in mapping["message"]
 
 
+def test_marks(as_relay: Doctor) -> None:
+    """Only where rows are to be marked; what `start` would refuse, with what `init` grants as a way out."""
+    place = as_relay
+    place.execute("alter table outbox add column status text")
+    assert "postgres.marks" not in place.look()
+    marks = place.look("--mark", "update", code=78)["postgres.marks"]
+    assert "it lacks select (id), select (status)" in marks["message"]
+    statement = str(marks["remedy"]).partition("as its owner: ")[2].partition(" or leave")[0]
+    place.execute(SQL(statement))  # type: ignore[arg-type]
+    marks = place.look("--mark", "update")["postgres.marks"]
+    assert (marks["status"], marks["message"]) == ("ok", "public.outbox: status = 'sent', found by id")
+    place.execute(
+        "create function f() returns trigger language plpgsql as 'begin return new; end';"
+        " create trigger told before update on outbox for each row execute function f()"
+    )
+    marks = place.look("--mark", "update")["postgres.marks"]
+    assert (marks["status"], "triggers told run" in marks["message"]) == ("warning", True)
+
+
 def test_what_is_no_table(doctor: Doctor) -> None:
     doctor.execute("create view outbox as select 1 as id")
     assert "is a view" in doctor.look(code=78)["postgres.table"]["message"]
