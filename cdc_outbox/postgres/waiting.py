@@ -66,6 +66,11 @@ class Choice:
         """Whether the table's own marks decide."""
         return self.where is None and not self.everything and self.failed is None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows that wait are published."""
+        return self.where is None and self.failed != "skip"
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

@@ -34,7 +34,7 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import pending, publication, slot, table_rows, unsent
+from cdc_outbox.postgres import marking, pending, publication, slot, table_rows, unsent
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
@@ -366,6 +366,11 @@ class _Backfill:
                 next="run this again: it reads the table anew",
             )
         await pending.decide(self.relay, self.owner, self.name, self.server, made, before)
+        if self.options.choice.is_whole:
+            try:
+                await marking.every_row_is_ours(self.relay, self.name)
+            except MissingRight:
+                await marking.every_row_is_ours(self.owner, self.name)
         faults.backfill_held("decided")
 
     async def name_it(self) -> Report:
