@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,13 @@ def command(*, event_id: str, in_topic: bool, as_json: bool) -> None:
     import logging
 
     from cdc_outbox import log
+    from cdc_outbox.postgres.remedy import complete
     from cdc_outbox.repair.find import Unknown, find
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in a line of ours
     logger = log.get(__name__)
-    events = run(find(settings, event_id, in_topic=in_topic, told=logger.warning))
+    found = run(find(settings, event_id, in_topic=in_topic, told=logger.warning))
+    events = [replace(event, next=complete(event.next, settings)) for event in found]
     if as_json:
         document = {"schema_version": 1, "id": event_id, "events": [_document(event) for event in events]}
         click.echo(log.json_text(document))

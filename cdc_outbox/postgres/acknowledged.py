@@ -61,10 +61,9 @@ select relation::int8 from family union
 select a.relid::oid::int8 from named, pg_catalog.pg_partition_ancestors(named.relation) as a (relid)
 """
 
-_DATABASE: Final[LiteralString] = """
-select pg_catalog.current_database()::text,
-       pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8
-"""
+_NOW: Final[LiteralString] = (
+    "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +122,8 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
         raise PostgresUnavailable(
             f"PostgreSQL at {here.place} is a standby", next="name the primary in --dsn and --admin-dsn"
         )
-    ((database, now),) = await execute(owner, _DATABASE)
-    await _require_one_database(relay, here, str(database))
+    await server.require_one_database(owner, relay)
+    ((now,),) = await execute(owner, _NOW)
     relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}
     if not relations:
         raise SetupError(
@@ -150,16 +149,6 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
             )
         )
     return Acknowledged(table, tuple(sorted(proofs, key=lambda proof: proof.slot)))
-
-
-async def _require_one_database(relay: Connection, here: Server, database: str) -> None:
-    there = await server.identity(relay)
-    ((name, _),) = await execute(relay, _DATABASE)
-    if there.system_identifier != here.system_identifier or there.in_recovery or str(name) != database:
-        raise SetupError(
-            f"--dsn leads to the database {name} at {there}, and --admin-dsn to {database} at {here}",
-            next="name one database of one server in both",
-        )
 
 
 def _feeds(row: Witness, relations: set[int]) -> bool:

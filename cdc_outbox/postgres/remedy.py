@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # but the first after a flag without a value.
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|'"])+"""
 _COMMAND: Final = re.compile(
-    rf"cdc-outbox (init|start|backfill|replay|peek|doctor|drop)((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
+    r"cdc-outbox (init|start|backfill|replay|find|cleanup|peek|doctor|drop)"
+    rf"((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
 )
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -223,7 +224,7 @@ class _Search:
                     f"the slot {self._slot} has nothing of it any more: it was delivered and that isn't proven yet, or"
                     " it is older than the slot"
                 )
-                remedy = f"cdc-outbox find {self._id} --in-topic"
+                remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
                 events.append(_event(plan, row.values, row, Delivery.PASSED, said, remedy))
         return events
 

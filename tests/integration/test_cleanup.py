@@ -150,6 +150,15 @@ def test_a_table_without_a_time_is_emptied_only_as_a_whole(place: Place) -> None
         PROVE,
     )
     assert place.clean()["removed"] == 1
+    place.sql("alter table outbox drop sent_at, add added bigint", "delete from outbox")
+    for ago in ("8 days", "6 days"):
+        place.sql(
+            f"insert into outbox (topic, added) select 'a', extract(epoch from now() - interval '{ago}') * n"
+            " from (values (1), (1000)) as unit (n)"
+        )
+    place.sql(PROVE)
+    said = place.clean()
+    assert (said["by"], said["removed"]) == ("added", 2), "seconds and milliseconds since 1970"
     error, _ = place.refused(code=2)
     assert "isn't said" in error
     error, _ = place.refused("--older-than", "7", code=2)
@@ -347,7 +356,7 @@ def test_the_relay_cleans_up_by_itself(
     assert relay.state() == "streaming"
 
 
-def test_old_rows_of_the_inbox_go(postgres_version: Postgres, place: Place) -> None:
+def test_old_rows_of_the_inbox_go(place: Place) -> None:
     def inbox(*arguments: str, code: int = 0) -> str:
         done = run_command("inbox", *arguments, env=place.environment)
         assert done.returncode == code, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import PATIENCE, Pipeline
-from tests.servers.postgres import Postgres, PostgresServer
+from tests.servers.postgres import PostgresServer
 from tests.servers.relay import run_command
 from tests.servers.wait import eventually
 
@@ -76,7 +76,7 @@ def test_delivered(
     assert "delivered: proven by the witness" in shown
 
 
-def test_on_its_way(postgres_version: Postgres, pipeline: Pipeline) -> None:
+def test_on_its_way(pipeline: Pipeline) -> None:
     first, event_id = insert(pipeline, "a"), insert(pipeline, "b")
     (event,) = find(pipeline, event_id)
     assert event["delivery"] == "waiting"
@@ -96,7 +96,7 @@ def test_on_its_way(postgres_version: Postgres, pipeline: Pipeline) -> None:
     pipeline.server.execute("update cdc_outbox_witness set snapshot = null", dbname=pipeline.dbname)
     (event,) = find(pipeline, first)
     assert event["delivery"] == "passed"
-    assert event["next"] == f"cdc-outbox find {first} --in-topic"
+    assert event["next"] == f"cdc-outbox find --slot {pipeline.slot} --in-topic {first}"
     (event,) = find(pipeline, first, "--in-topic")
     assert event["searched"] == "found"
     assert find(pipeline, gone, code=1) == []
