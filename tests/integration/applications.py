@@ -198,39 +198,39 @@ async def _asyncpg(dsn: str, library: Library, autocommit: bool) -> AsyncIterato
             yield library.hands(conn, conn.execute, conn.transaction)
 
 
-def _engine(dsn: str, autocommit: bool) -> Any:
+def engine(dsn: str, autocommit: bool = False) -> Any:
     level = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
     return create_engine(
         "postgresql+psycopg://", connect_args=conninfo_to_dict(dsn), poolclass=NullPool, **level
     )
 
 
-def _async_engine(dsn: str, autocommit: bool) -> Any:
+def async_engine(dsn: str, autocommit: bool = False) -> Any:
     level = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
     return create_async_engine("postgresql+asyncpg://" + dsn.partition("://")[2], poolclass=NullPool, **level)
 
 
 @contextmanager
 def _sqlalchemy(dsn: str, library: Library, autocommit: bool) -> Iterator[Hands]:
-    with _engine(dsn, autocommit).begin() as conn:
+    with engine(dsn, autocommit).begin() as conn:
         yield library.hands(conn, lambda sql: conn.execute(text(sql)), conn.begin_nested)
 
 
 @contextmanager
 def _session(dsn: str, library: Library, autocommit: bool) -> Iterator[Hands]:
-    with Session(_engine(dsn, autocommit)) as session, session.begin():
+    with Session(engine(dsn, autocommit)) as session, session.begin():
         yield library.hands(session, lambda sql: session.execute(text(sql)), session.begin_nested)
 
 
 @asynccontextmanager
 async def _sqlalchemy_async(dsn: str, library: Library, autocommit: bool) -> AsyncIterator[Hands]:
-    async with _async_engine(dsn, autocommit).begin() as conn:
+    async with async_engine(dsn, autocommit).begin() as conn:
         yield library.hands(conn, lambda sql: conn.execute(text(sql)), conn.begin_nested)
 
 
 @asynccontextmanager
 async def _session_async(dsn: str, library: Library, autocommit: bool) -> AsyncIterator[Hands]:
-    async with AsyncSession(_async_engine(dsn, autocommit)) as session, session.begin():
+    async with AsyncSession(async_engine(dsn, autocommit)) as session, session.begin():
         yield library.hands(session, lambda sql: session.execute(text(sql)), session.begin_nested)
 
 
@@ -238,7 +238,12 @@ def connect_django(dsn: str) -> None:
     """Let Django's default connection lead to a database."""
     if not settings.configured:
         settings.configure(
-            DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}}, USE_TZ=True, INSTALLED_APPS=[]
+            DATABASES={
+                "default": {"ENGINE": "django.db.backends.postgresql"},
+                "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+            },
+            USE_TZ=True,
+            INSTALLED_APPS=[],
         )
         django.setup()
     django_connection.close()

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection, transaction
 from opentelemetry.sdk.trace import TracerProvider
 from psycopg.rows import dict_row
 from psycopg.sql import SQL
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from cdc_outbox.enqueue.event import Event
-from cdc_outbox.errors import OutsideTransaction
-from tests.integration.applications import APPLICATIONS, Application, Work
+from cdc_outbox.errors import CallRefused, OutsideTransaction
+from tests.integration.applications import (
+    APPLICATIONS,
+    Application,
+    Work,
+    async_engine,
+    connect_django,
+    engine,
+)
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage
 from tests.servers.kafka import Kafka
@@ -129,6 +141,56 @@ def test_a_table_of_its_own(application: Application, shop: Database) -> None:
         (7, "made", "kafka", None),
     ]
     assert [bytes(row["50%: body"]) for row in rows] == [b"\x00\xff", b"\x00\xff", b'{"a":1}', b"\x00\xff"]
+
+
+def test_scoped_sessions_of_sqlalchemy(shop: Database) -> None:
+    from cdc_outbox.enqueue.sqlalchemy import enqueue
+
+    scoped = scoped_session(sessionmaker(engine(shop.dsn)))
+    with scoped.begin():
+        ids = [enqueue(scoped, **event())]
+
+    async def asynchronous() -> None:
+        sessions = async_scoped_session(async_sessionmaker(async_engine(shop.dsn)), asyncio.current_task)
+        async with sessions.begin():
+            ids.append(await enqueue(sessions, **event()))
+
+    asyncio.run(asynchronous())
+    assert [row["id"] for row in ask(shop, "select id::text from outbox order by created_at")] == ids
+
+
+def test_connections_of_django(shop: Database) -> None:
+    from cdc_outbox.enqueue.django import enqueue
+
+    connect_django(shop.dsn)
+    try:
+        with pytest.raises(CallRefused, match="the connection 'lite' leads to sqlite"):
+            enqueue(using="lite", **event())
+        with pytest.raises(OutsideTransaction) as caught:
+            enqueue(using="default", **event())
+        assert caught.value.next.endswith("of using='default'")
+        transaction.set_autocommit(False)
+        enqueue(**event("rolled back"))
+        transaction.rollback()
+        id_ = enqueue(using="default", **event())
+        transaction.commit()
+    finally:
+        connection.close()
+    assert ask(shop, "select id::text from outbox") == [{"id": id_}]
+
+
+def test_what_is_no_connection() -> None:
+    from cdc_outbox.enqueue import asyncpg, psycopg, sqlalchemy
+
+    lite = create_engine("sqlite://")
+    with lite.begin() as other, pytest.raises(CallRefused, match="the connection leads to sqlite"):
+        sqlalchemy.enqueue(other, **event())
+    with pytest.raises(TypeError, match="not Engine"):
+        sqlalchemy.enqueue(lite, **event())  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="not str"):
+        psycopg.enqueue("", **event())  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="not str"):
+        asyncio.run(asyncpg.enqueue("", **event()))  # type: ignore[arg-type]
 
 
 def test_a_pipeline_of_psycopg(shop: Database) -> None:
