@@ -19,7 +19,6 @@ from psycopg import sql
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, MappingError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import outbox
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.outbox import BASE, type_of
 from cdc_outbox.postgres.pgoutput import Column, Relation
@@ -64,10 +63,8 @@ async def preview(
     """The plan for rows that are written from now on; None where there is no such table.
 
     Raises MappingError where the table's columns can't become messages: NoKey with the members of a sample of
-    payloads, if the role may read the table; and for a column that is needed but never arrives. Raises SetupError for
-    partitions whose rows never arrive.
+    payloads, if the role may read the table; and for a column that is needed but never arrives.
     """
-    await outbox.require_traces(conn, table)
     rows = await execute(conn, _TABLE, (publication, table.schema, table.name))
     if not rows:
         return None

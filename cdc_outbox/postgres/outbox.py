@@ -7,12 +7,15 @@ and partitioned, logged tables leave their rows in that log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, LiteralString
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table.values import FIRST_USER_TYPE, base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BASE: Final[LiteralString] = """
 (with recursive under (oid) as (
@@ -25,29 +28,30 @@ BASE: Final[LiteralString] = """
 """
 """The type of the column `a.atttypid`, and of a domain the one that it is made of, as the stream names it too."""
 
+# pg_partition_tree() would lock each of them, and so wait for whoever has one to himself.
+TRACELESS: Final[LiteralString] = """
+(with recursive family (member) as (
+     select c.oid where c.relkind = 'p'
+     union all
+     select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member)
+ select coalesce(json_agg(json_build_array(t.schema, t.name, t.kind)), '[]'::json)
+   from (select s.nspname::text, k.relname::text, k.relkind::text
+           from family f join pg_catalog.pg_class k on k.oid = f.member
+           join pg_catalog.pg_namespace s on s.oid = k.relnamespace
+          where k.relkind = 'f' or (k.relkind = 'r' and k.relpersistence <> 'p')
+          order by 1, 2 limit 6) as t (schema, name, kind))
+"""
+"""The partitions of `c`, a row of pg_class, whose rows are not in the write-ahead log; the first few."""
+
 _COLUMNS: Final[LiteralString] = """
-select c.relkind::text, c.relpersistence::text, a.attname::text, b.oid::int8, b.namespace, b.name
+select c.relkind::text, c.relpersistence::text, {traceless}, a.attname::text, b.oid::int8, b.namespace, b.name
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   left join lateral {base} b on true
  where n.nspname = %s and c.relname = %s
  order by a.attnum
-""".replace("{base}", BASE)
-
-# pg_partition_tree() would lock each of them, and so wait for whoever has one to himself.
-_TRACELESS: Final[LiteralString] = """
-with recursive family (member) as (
-    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-     where n.nspname = %s and c.relname = %s and c.relkind = 'p'
-    union all
-    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member)
-select n.nspname::text, c.relname::text, c.relkind::text
-  from family f join pg_catalog.pg_class c on c.oid = f.member
-  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where c.relkind = 'f' or (c.relkind = 'r' and c.relpersistence <> 'p')
- order by 1, 2 limit 6
-"""
+""".replace("{base}", BASE).replace("{traceless}", TRACELESS)
 
 _PRIMARY_KEY: Final[LiteralString] = """
 select a.attname::text
@@ -93,7 +97,7 @@ async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | No
     rows = await execute(conn, _COLUMNS, (table.schema, table.name))
     if not rows:
         return None
-    kind, persistence = rows[0][:2]
+    kind, persistence, traceless = rows[0][:3]
     if kind not in ("r", "p"):
         raise SetupError(
             f"{table} is {_KINDS.get(kind, 'not a table')}: only a table's rows are in the write-ahead log",
@@ -109,25 +113,22 @@ async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | No
             f"{table} is unlogged: its rows are not in the write-ahead log, and a crash empties it",
             next=f"alter table {table} set logged;",
         )
-    if kind == "p":
-        await require_traces(conn, table)
-    return tuple(Column(name, type_of(*under)) for _, _, name, *under in rows if name is not None)
+    for problem, remedy in without_traces(table, traceless).items():
+        raise SetupError(problem, next=remedy)
+    return tuple(Column(name, type_of(*under)) for _, _, _, name, *under in rows if name is not None)
 
 
-async def require_traces(conn: Connection, table: TableName) -> None:
-    """Raise SetupError for a partitioned table with partitions whose rows are not in the write-ahead log."""
-    rows = await execute(conn, _TRACELESS, (table.schema, table.name))
-    if not rows:
-        return
-    found = {TableName(str(schema), str(name)): kind == "f" for schema, name, kind in rows}
-    words = ", ".join(f"{each} ({'foreign' if foreign else 'unlogged'})" for each, foreign in found.items())
-    remedies = [
+def without_traces(table: TableName, found: Sequence[Sequence[str]]) -> dict[str, str]:
+    """What is wrong with partitions that TRACELESS has found, with the SQL that mends it; empty if there are none."""
+    if not found:
+        return {}
+    kinds = {TableName(schema, name): kind == "f" for schema, name, kind in found}
+    words = ", ".join(f"{each} ({'foreign' if foreign else 'unlogged'})" for each, foreign in kinds.items())
+    remedies = (
         f"alter table {table} detach partition {each};" if foreign else f"alter table {each} set logged;"
-        for each, foreign in found.items()
-    ]
-    raise SetupError(
-        f"partitions of {table} leave no rows in the write-ahead log: {words}", next=" ".join(remedies)
+        for each, foreign in kinds.items()
     )
+    return {f"partitions of {table} leave no rows in the write-ahead log: {words}": " ".join(remedies)}
 
 
 async def primary_key(conn: Connection, table: TableName) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from cdc_outbox.errors import PublicationWrong, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.outbox import TRACELESS, without_traces
 from cdc_outbox.postgres.remedy import accept_gap
 
 
@@ -112,7 +113,7 @@ class PublicationState:
     `problem` says all that it hides, None when it is as it should be; `next` is the remedy, as SQL.
     `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
     ended at the look, None on a standby. `traceless`: what was hidden meanwhile can't be told from the identity
-    afterwards, for a table is unlogged, or went by another name or schema.
+    afterwards, for a table or a partition is unlogged, or went by another name or schema.
     """
 
     name: str
@@ -162,7 +163,7 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
        and case when not p.pubviaroot then c.relkind = 'r' and (p.puballtables or m.own or m.above)
                 when p.puballtables then not c.relispartition
                 else m.own and not m.above end,
-       m.list,
+       m.list, {traceless},
        case when pg_is_in_recovery() then null else pg_current_wal_insert_lsn()::text end
   from unnest(%(schemas)s::text[], %(names)s::text[]) with ordinality as wanted (schema, name, place)
   left join pg_publication p on p.pubname = %(publication)s
@@ -173,7 +174,7 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
               coalesce(bool_or(m.own), false), coalesce(bool_or(m.above), false)
          from ({members}) m) as m (list, own, above)
  order by wanted.place
-"""
+""".replace("{traceless}", TRACELESS)
 
 _BESIDES: Final[LiteralString] = """
 select n.nspname::text, c.relname::text
@@ -290,6 +291,7 @@ def read_look(
             partition,
             listed,
             member_rows,
+            traceless,
             _,
         ) = row
         problems |= _problems(
@@ -307,6 +309,7 @@ def read_look(
             member=bool(member_rows),
             partition=bool(partition),
         )
+        problems |= without_traces(table, traceless)
         if relation is not None:
             identified = frozenset(Row(int(member[0]), str(member[1])) for member in member_rows)
             found.append((str(table), Member(int(relation), int(schema), identified)))
@@ -322,7 +325,7 @@ def read_look(
         next=" ".join(dict.fromkeys(problems.values())),
         identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if complete else None,
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
-        traceless=any(row[7] != "p" for row in rows),
+        traceless=any(row[7] != "p" or row[11] for row in rows),
     )
 
 

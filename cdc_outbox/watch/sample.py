@@ -224,8 +224,8 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
   from (select pg_catalog.json_agg(pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
                'xmin_age', pg_catalog.age(s.xmin), 'catalog_xmin_age', pg_catalog.age(s.catalog_xmin)))
           from pg_catalog.pg_replication_slots s) as slots (list)
- cross join (select pg_catalog.json_agg(pg_catalog.json_build_array(a, b, c, d, e, f, g, h, i, j, k, l))
-               from ({look}) as seen (a, b, c, d, e, f, g, h, i, j, k, l)) as look (list)
+ cross join (select pg_catalog.json_agg(pg_catalog.json_build_array(a, b, c, d, e, f, g, h, i, j, k, l, m))
+               from ({look}) as seen (a, b, c, d, e, f, g, h, i, j, k, l, m)) as look (list)
 """
 
 _WAL: Final[LiteralString] = "(select sum(size)::bigint from pg_catalog.pg_ls_waldir())"

@@ -369,17 +369,19 @@ def test_a_partition_whose_rows_leave_no_trace(start: Start) -> None:
 
 @pytest.mark.parametrize(("partition", "kind"), [(UNLOGGED, "unlogged"), (FOREIGN, "foreign")])
 def test_such_a_partition_that_came_later(partition: LiteralString, kind: str, start: Start) -> None:
+    """What was inserted there is nowhere else, so a person has to know of it even when the partition is mended."""
     start.execute(PARTITIONED)
     start.init()
     start.execute(partition)
+    words = f"partitions of public.outbox leave no rows in the write-ahead log: public.outbox_new ({kind})"
     error, remedy = start.refused(code=78)
-    assert (
-        error
-        == f"partitions of public.outbox leave no rows in the write-ahead log: public.outbox_new ({kind})"
-    )
+    assert error == words
     with psycopg.connect(start.database.dsn) as connection:
         connection.execute(remedy.encode())
-    error, _ = start.refused("--fail-fast", code=1)
+    error, remedy = start.refused(code=78)
+    assert f"{words}: events of that time may be missing" in error
+    assert "--accept-gap" in remedy
+    error, _ = start.refused("--accept-gap", "--fail-fast", code=1)
     assert "Kafka" in error
 
 

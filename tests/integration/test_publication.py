@@ -223,6 +223,23 @@ def test_what_is_published_under_its_own_name_is_what_the_server_says(
             connection.execute("drop publication p")
 
 
+def test_a_partition_that_leaves_no_trace_is_seen_from_the_root(publications: Publications) -> None:
+    """Whenever it comes: what was inserted there can't be told afterwards."""
+    publications.sql(
+        *PARTITIONED, "create publication p for table outbox with (publish_via_partition_root = true)"
+    )
+    assert publications.look().problem is None
+    publications.sql("create unlogged table outbox_3 partition of outbox for values from (20) to (30)")
+    seen = publications.look()
+    assert (
+        seen.problem
+        == "partitions of public.outbox leave no rows in the write-ahead log: public.outbox_3 (unlogged)"
+    )
+    assert seen.traceless
+    publications.sql(seen.next)
+    assert publications.look().problem is None
+
+
 def test_a_filter_on_the_partition_root_is_seen_from_the_leaf(publications: Publications) -> None:
     publications.sql(
         *PARTITIONED,
