@@ -25,7 +25,7 @@ from tests.servers.relay import clean_environment
 from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
 
 README = (CHECKOUT / "README.md").read_text()
-ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "own-table"]
+ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "compare", "cut-over", "own-table"]
 """The blocks that are tested below, as they follow each other."""
 
 TOPIC = "outbox.event.order"
@@ -145,6 +145,49 @@ def test_the_first_event_in_production(
     shell.run('CDC_OUTBOX_DSN="$OWNER_DSN" cdc-outbox drop --yes')
     refused = shell.run("cdc-outbox start --log-format text", code=78)
     assert refused.stderr.endswith(BLOCKS["error"])
+
+
+def test_leaving_a_polling_relay(
+    shell: Shell,
+    launch: Callable[[str], Running],
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_consumer: Callable[..., Consumer],
+):
+    """The old relay is a statement here; a real one is left in test_cut_over.py."""
+    server = make_postgres()
+    owner = server.create_database("app")
+    topic = f"orders-{secrets.token_hex(4)}"
+    kafka.create_topic(topic, 3)
+    consumer = make_consumer(kafka.bootstrap, topic)
+    shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(
+            "create table outbox (id bigserial primary key, aggregate_id text not null, topic text not null,"
+            " payload jsonb, status text not null default 'pending', created_at timestamptz default now())"
+        )
+        shell.run("cdc-outbox init --only witness --only publication")
+
+        def insert() -> None:
+            connection.execute(
+                "insert into outbox (aggregate_id, topic, payload) values ('7', %s, '{}')", (topic,)
+            )
+
+        compared = launch(BLOCKS["compare"].replace("1m", "3s"))
+        compared.wait(lambda: "following" in compared.log.read_text())
+        insert()
+        connection.execute("update outbox set status = 'sent'")
+        assert compared.process.wait(30) == 0
+
+        insert()
+        init, backfill, start, audit = BLOCKS["cut-over"].splitlines()
+        assert "holds 1 row" in shell.run(init, code=78).stderr
+        assert "published 1" in shell.run(backfill).stdout
+        running = launch(start)
+        insert()
+        running.wait(lambda: {"2", "3"} <= {record.id for record in consumer.records})
+        shell.run(audit)
+        assert running.terminate() == 0
 
 
 def test_a_table_of_ones_own(
