@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import signal
 import time
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.chaos.load import Load
-from tests.chaos.tally import Again, Tally
+from tests.chaos.tally import Again, Books, Tally
 from tests.servers.kafka import KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.relay import run_command
 
 PARTITIONS = 4
 
@@ -106,7 +108,11 @@ class Rig:
             create_outbox(self.postgres.dsn())
             self.kafka.create_topic(topic, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
             self.pipeline = Pipeline(
-                self.postgres, self.kafka, slot="chaos", way=self.postgres.dsn(port=self.proxy.port)
+                self.postgres,
+                self.kafka,
+                slot="chaos",
+                way=self.postgres.dsn(port=self.proxy.port),
+                flags=["--provenance-headers"],  # the broker stamps records by its own clock
             ).init()
             stack.callback(self.pipeline.close)
             self.pipeline.start()
@@ -155,8 +161,41 @@ class Rig:
             restarted,
             unexplained,
             kills,
-            tuple(books.compare(truth)),
+            (*books.compare(truth), *self._audited(sum(map(len, truth.values())), books)),
         )
+
+    def _audited(self, committed: int, books: Books) -> list[str]:
+        """What `cdc-outbox audit`, which knows nothing of the books, objects to, and where the two don't agree."""
+        done = run_command(
+            "audit",
+            "--json",
+            "--settled",
+            "--twice-ok",
+            env={
+                "CDC_OUTBOX_DSN": self.postgres.dsn(),
+                "CDC_OUTBOX_SLOT": self.pipeline.slot,
+                "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.kafka.bootstrap,
+            },
+            timeout=600,
+        )
+        if not done.stdout:
+            return [f"the audit ended with {done.returncode}: {done.stderr}"]
+        report = json.loads(done.stdout)
+        found = {
+            "delivered": (report["rows"]["delivered"], committed),
+            "records": (report["messages"]["read"], books.records),
+            "twice": (report["twice"]["count"], len({(each.key, each.n) for each in books.again})),
+            "undecided": (report["undecided"]["count"] + report["messages"]["order_not_judged"], 0),
+        }
+        faults = report["faults"].items()
+        return [
+            *(f"audit: {count} {kind}, {report[kind]['events'][:3]}" for kind, count in faults),
+            *(
+                f"audit: {own} {what}, and {other} by the books"
+                for what, (own, other) in found.items()
+                if own != other
+            ),
+        ]
 
     def close(self) -> None:
         """End everything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from cdc_outbox.repair.books import Books, Reader
 from cdc_outbox.repair.judgement import Findings, Judge, Rules, Stray
@@ -67,7 +68,8 @@ def judged(
     `known`: ids that the table has when it is asked again.
     """
     with closing(books or Books(100, None)) as kept:
-        enter(kept, rows)
+        for id_, flags in rows:
+            enter_row(kept, id_, flags, CREATED_US)
         with closing(Judge(kept, rules or Rules(), limit=limit)) as judge:
             for partition, messages in enumerate(partitions):
                 for nameless in kept.enter_messages(TOPIC, partition, messages):
@@ -83,19 +85,20 @@ def judged(
             return judge.findings
 
 
-def enter(books: Books, rows: Iterable[tuple[str, int]]) -> None:
-    """Enter rows of the default table."""
-    reader = reader_of(DEFAULT)
-    for id_, flags in rows:
-        cells = {**EVENT, "id": id_}
-        books.enter_rows(
-            reader, [[cell.encode() if (cell := cells.get(name)) else None for name in DEFAULT]], flags
-        )
+def enter_row(books: Books, id_: str, flags: int, created_us: int) -> None:
+    """Enter a row of the default table."""
+    created = datetime.fromtimestamp(created_us / 1e6, UTC).isoformat(sep=" ")
+    cells: dict[str, str] = {**EVENT, "id": id_, "created_at": created}
+    values = [cell.encode() if (cell := cells.get(name)) is not None else None for name in DEFAULT]
+    books.enter_rows(READER, [values], flags)
 
 
 def reader_of(columns: dict[str, int], **changes: object) -> Reader:
     """How rows of a table are entered."""
     return Reader.of(Mapping(settings(**changes), "s", source="replay").plan(relation(columns)))
+
+
+READER = reader_of(DEFAULT)
 
 
 def ids(kind: Iterable[dict[str, object]]) -> list[str]:

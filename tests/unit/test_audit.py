@@ -1,0 +1,243 @@
+"""The audit's judgement, case by case: what is a fault, what isn't, and what can't be told."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from pathlib import Path
+from struct import Struct
+
+import pytest
+
+from cdc_outbox.errors import SetupError
+from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from
+from cdc_outbox.repair.judgement import Rules
+from cdc_outbox.repair.spool import Ids, Spool, buckets_for
+from tests.unit.audited import CREATED_US, TOPIC, Sent, enter_row, ids, judged, message, reader_of
+from tests.unit.mapped import TABLE_B
+
+A, B, C = (str(uuid.UUID(int=n)) for n in (1, 2, 3))
+SURE = [(A, ACKNOWLEDGED), (B, ACKNOWLEDGED)]
+
+
+def test_what_is_not_acknowledged_is_under_way_and_not_missing() -> None:
+    found = judged([(A, ACKNOWLEDGED), (B, 0), (C, 0)], [[message(0, C)]], Rules(unacknowledged=False))
+    assert (ids(found.missing.events), ids(found.under_way.events), found.delivered) == ([A], [B], 1)
+    assert found.oldest_under_way == CREATED_US
+    settled = judged([(A, ACKNOWLEDGED), (B, 0)], [[]], Rules())
+    assert ids(settled.missing.events) == [A, B]
+
+
+def test_rows_that_a_rule_leaves_out_or_another_relay_sent_are_asked_for_on_request_only() -> None:
+    rows = [(A, ACKNOWLEDGED | LEFT_OUT), (B, ACKNOWLEDGED | SENT), (C, ACKNOWLEDGED | SENT)]
+    found = judged(rows, [[message(0, C)]], Rules(sent=False))
+    assert (found.missing.count, found.left_out, found.sent_elsewhere, found.delivered) == (0, 1, 1, 1)
+    assert ids(judged(rows, [[]], Rules(left_out=True)).missing.events) == [A, B, C]
+    assert ids(judged(rows, [[]], Rules()).missing.events) == [B, C]
+
+
+def test_copies_from_the_table_are_expected_and_others_are_not() -> None:
+    streamed, again = message(0, A), message(1, A, source="replay")
+    found = judged(SURE[:1], [[streamed, again, message(2, A, source="recover")]])
+    assert (found.twice.count, found.repeats) == (0, 2)
+    found = judged(SURE[:1], [[message(0, A, source="backfill"), message(1, A)]])
+    assert (found.twice.count, found.repeats) == (0, 1)
+    found = judged(SURE[:1], [[message(0, A, source="backfill"), message(1, A, source="backfill")]])
+    assert (found.twice.count, found.repeats) == (0, 1)
+    found = judged(SURE[:1], [[streamed, again, message(2, A)]])
+    assert found.twice.events == [
+        {
+            "id": A,
+            "copies": 2,
+            "first": {"topic": TOPIC, "partition": 0, "offset": 0},
+            "last": {"topic": TOPIC, "partition": 0, "offset": 2},
+        }
+    ]
+
+
+def test_rows_that_share_an_id_may_have_a_message_each() -> None:
+    rows = [(A, ACKNOWLEDGED)] * 3
+    found = judged(rows, [[message(0, A), message(1, A), message(2, A)]])
+    assert (found.twice.count, found.same_id) == (0, 2)
+    assert judged(rows, [[message(at, A) for at in range(4)]]).twice.count == 1
+
+
+def test_a_message_without_a_row_is_foreign_unless_the_table_has_one_by_now() -> None:
+    messages = [[message(0, A), message(1, B), message(2, "other"), message(3, None)]]
+    found = judged(SURE[:1], messages, known=[B])
+    assert [each["id"] for each in found.foreign.events] == [None, "other"]
+    accepted = judged(SURE[:1], messages, Rules(may_lack_rows=True))
+    assert (accepted.foreign.count, accepted.without_row) == (0, 3)
+
+
+def test_a_window_leaves_alone_what_lies_outside() -> None:
+    second = 1_000_000
+    rules = Rules(since=10 * second, until=20 * second)
+    messages = [
+        message(0, "before", ms=9_999),
+        message(1, "before", ms=9_999),
+        message(2, A, ms=12_000),
+        message(3, "inside", ms=15_000),
+        message(4, None, ms=9_000),
+        message(5, "after", ms=20_000),
+        message(6, "late", ms=5_000),
+    ]
+    found = judged([(A, ACKNOWLEDGED)], [messages], rules)
+    assert ids(found.foreign.events) == ["inside"]
+    assert (found.twice.count, found.out_of_order.count) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "late", "undecided"),
+    [
+        # By the commits' times, unless they are close.
+        ({"ms": 2_000}, {"ms": 1_000}, 1, 0),
+        ({"ms": 1_099}, {"ms": 1_000}, 0, 1),
+        # By the log's positions, however close.
+        ({"ms": 1_000, "lsn": 16}, {"ms": 1_000, "lsn": 8}, 1, 0),
+        ({"ms": 1_000, "lsn": 8, "seq": 10}, {"ms": 1_000, "lsn": 8, "seq": 9}, 1, 0),
+        ({"ms": 9_000, "lsn": 8, "seq": 9}, {"ms": 1_000, "lsn": 8, "seq": 10}, 0, 0),
+        # Another slot's positions say nothing, and those of another server begin anew.
+        ({"ms": 1_000, "lsn": 16}, {"ms": 1_000, "lsn": 8, "slot": "other"}, 0, 0),
+        ({"ms": 1_000, "lsn": 16}, {"ms": 3_000, "lsn": 8}, 0, 0),
+        # No time of the commit: the broker's clock, or a row sent from the table.
+        ({"ms": 2_000, "broker_time": True}, {"ms": 1_000, "broker_time": True}, 0, 0),
+        ({"ms": 2_000, "broker_time": True, "lsn": 16}, {"ms": 1_000, "broker_time": True, "lsn": 8}, 1, 0),
+        ({"ms": 2_000}, {"ms": 1_000, "source": "recover"}, 0, 0),
+        ({"ms": 2_000, "source": "backfill"}, {"ms": 1_000}, 0, 0),
+        # Other keys, and no key at all.
+        ({"ms": 2_000, "key": "x"}, {"ms": 1_000}, 0, 0),
+        ({"ms": 2_000, "key": None}, {"ms": 1_000, "key": None}, 0, 0),
+    ],
+)
+def test_order_is_judged_by_what_proves_it(
+    first: dict[str, object], second: dict[str, object], late: int, undecided: int
+) -> None:
+    messages: list[Sent] = [message(0, A, **first), message(1, B, **second)]  # type: ignore[arg-type]
+    found = judged(SURE, [messages])
+    assert (found.out_of_order.count, found.undecided.count) == (late, undecided)
+    if late:
+        assert found.out_of_order.events == [
+            {"id": B, "topic": TOPIC, "partition": 0, "offset": 1, "after": 0}
+        ]
+
+
+def test_beside_a_polling_relay_the_table_has_to_agree_with_the_times() -> None:
+    """Its messages may bear the time of the sending: a later one of ours then seems to have committed before."""
+    earlier, later = CREATED_US, CREATED_US + 5_000_000
+    messages = [message(0, A, ms=2_000), message(1, B, ms=1_000)]
+    for by_a, by_b, late in ((earlier, later, 0), (later, earlier, 1), (earlier, earlier, 1)):
+        books = Books(100, None)
+        enter_row(books, A, ACKNOWLEDGED | SENT, by_a)
+        enter_row(books, B, ACKNOWLEDGED, by_b)
+        found = judged([], [messages], books=books)
+        assert (found.out_of_order.count, found.undecided.count) == (late, 1 - late)
+
+
+def test_a_key_in_two_partitions_is_told_once() -> None:
+    partitions = [[message(0, A), message(1, C)], [message(0, B), message(1, C)]]
+    found = judged([*SURE, (C, ACKNOWLEDGED)], partitions)
+    assert found.moved_keys.events == [
+        {"topic": TOPIC, "partition": 1, "offset": 0, "also": {"partition": 0, "offset": 1}}
+    ]
+    assert found.moved_keys.count == 1
+    assert judged(SURE, partitions, Rules(keyed=False)).moved_keys.count == 0
+
+
+def test_rows_from_before_a_topics_first_record_are_unknown() -> None:
+    found = judged(SURE, [[]], horizon=CREATED_US + 1.0)
+    assert (found.missing.count, ids(found.unknown.events)) == (0, [A, B])
+    assert judged(SURE, [[]], horizon=float(CREATED_US)).missing.count == 2
+
+
+def test_the_first_of_each_kind_are_kept_and_all_are_counted() -> None:
+    rows = [(str(uuid.UUID(int=n)), ACKNOWLEDGED) for n in range(50)]
+    found = judged(rows, [[]], limit=3)
+    assert (found.missing.count, len(found.missing.events)) == (50, 3)
+
+
+def test_ids_of_another_relays_messages_are_found_where_they_are() -> None:
+    books = Books(100, None, ids_from=[id_from("header:message-id"), id_from("payload:/event/id")])
+    in_header = message(0, None, extra=[("message-id", A.encode())])
+    in_payload = message(1, None, value=b'{"event": {"id": "%s"}}' % B.encode())
+    found = judged(
+        SURE, [[in_header, in_payload, message(2, None), message(3, None, value=b"[")]], books=books
+    )
+    assert (found.delivered, found.foreign.count, found.out_of_order.count) == (2, 2, 0)
+    for wrong in ("headers:x", "header:", "payload:x", ""):
+        with pytest.raises(ValueError, match=r"neither|pointer"):
+            id_from(wrong)
+
+
+def test_the_table_says_what_was_sent_and_what_is_for_another_bus() -> None:
+    with closing(Books(100, None)) as books:
+        reader = reader_of(TABLE_B, key="none")
+        usual: dict[str, bytes | None] = {"bus": b"kafka", "topic": b"t", "payload": b"{}"}
+        changes: list[dict[str, bytes | None]] = [
+            {"status": b"SENT"},
+            {"status": b"pending", "bus": b"nats"},
+            {"status": None},
+            {"topic": b"no such!"},
+        ]
+        for number, changed in enumerate(changes):
+            row = usual | {"event_id": b"%d" % number} | changed
+            books.enter_rows(reader, [[row.get(name) for name in TABLE_B]], 0)
+        books.enter_rows(reader, [[None] * len(TABLE_B)], 0)
+        flags = {
+            books.id(entry[0], entry[5]): entry[2] for at in range(16) for entry in books.events.bucket(at)
+        }
+        assert flags == {"0": SENT, "1": LEFT_OUT, "2": 0, "3": 8}
+        assert (books.rows, books.unnamed_rows) == (5, 1)
+
+
+def test_several_tables_may_count_from_one_each() -> None:
+    with closing(Books(100, None, scoped=True)) as books:
+        enter_row(books, "7", ACKNOWLEDGED, CREATED_US)
+        books.enter_messages("another", 0, [message(0, "7")])
+        books.enter_messages(TOPIC, 0, [message(0, "7")])
+        entries = [entry for at in range(16) for entry in books.events.bucket(at)]
+        assert len({entry[0] for entry in entries}) == 2
+        assert {books.id(entry[0], entry[5]) for entry in entries} == {"7"}
+
+
+def test_a_spool_gives_each_key_its_records_in_their_order() -> None:
+    form = Struct(">16sI")
+    keys = [uuid.UUID(int=n).bytes for n in range(200)]
+    with closing(Spool(form, 16, None)) as spool:
+        for number in range(60_000):
+            spool.put(keys[number % 200], number)
+        assert spool.count == 60_000
+        found: dict[bytes, list[int]] = {}
+        for at in range(len(spool)):
+            for key, number in spool.bucket(at):
+                assert spool.at(key) == at
+                found.setdefault(key, []).append(number)
+    assert found == {key: list(range(n, 60_000, 200)) for n, key in enumerate(keys)}
+
+
+def test_ids_come_back_as_they_were() -> None:
+    texts = [
+        A,
+        A.upper().replace("0", "A"),
+        "7",
+        "",
+        "ü" * 500,
+        "x" * 200_000,
+        A.replace("-", "x"),
+        A[:-1] + "g",
+    ]
+    with closing(Ids(None)) as kept:
+        entered = [kept.enter(text.encode()) for text in texts]
+        assert [kept.text(*each).decode() for each in entered] == texts
+        assert len({key for key, _ in entered}) == len(texts)
+        assert [where == 0 for _, where in entered] == [text == A for text in texts]
+
+
+def test_buckets_are_enough_and_not_too_many() -> None:
+    assert [buckets_for(n) for n in (0, 100, 1_000_000, 20_000_000, 10**10)] == [16, 16, 128, 4096, 8192]
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=f"{tmp_path}/none: no such file") as told:
+        Books(100, tmp_path / "none")
+    assert "--spool" in told.value.next
