@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
+from cdc_outbox.errors import MappingError
 from cdc_outbox.postgres import table_rows
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table import compiler
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.values import BOOL, Field
 
@@ -57,7 +59,7 @@ async def count_unsent(
     Rows that this relay leaves out by `outbox.only` or for their bus don't count. Raises MissingRight when the role may
     not read the table or row-level security would hide rows from it.
     """
-    conditions = [sql.SQL("true"), *selected(Shape(columns), settings)]
+    conditions = [sql.SQL("true"), *selected(Shape(columns), table, settings)]
     if bookkeeping.sent is not None:
         conditions.append(unsent(bookkeeping.sent))
     # With row_security off, a policy that would hide rows is an error instead.
@@ -124,20 +126,17 @@ def says(field: Field, words: Collection[str]) -> sql.Composable:
     )
 
 
-def selected(shape: Shape, settings: OutboxSettings) -> list[sql.Composable]:
-    """The columns that decide whether a row is ours, with the values that make it so."""
-    found = {}
-    name = settings.columns.get("bus")
-    bus = shape.find(name) if name is not None else shape.recognise("bus")
-    if bus is not None:
-        found[bus.name] = (bus, ["kafka"])
-    for column, accepted in settings.only.items():
-        field = shape.find(column)
-        if field is not None:
-            found[field.name] = (field, _spelled(field, accepted))
+def selected(shape: Shape, table: TableName, settings: OutboxSettings) -> list[sql.Composable]:
+    """The columns that decide whether a row is ours, with the values that make it so; none for an unfit table."""
+    try:
+        found = compiler.selected(settings, table, shape)
+    except MappingError:
+        return []  # it is named as unfit; until it is mended each row is in doubt
     return [
-        sql.SQL("{}::text = any({})").format(sql.Identifier(field.name), sql.Literal(accepted))
-        for field, accepted in found.values()
+        sql.SQL("{}::text = any({})").format(
+            sql.Identifier(field.name), sql.Literal(_spelled(field, accepted))
+        )
+        for field, accepted in found
     ]
 
 

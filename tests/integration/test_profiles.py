@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 import pytest
 from psycopg import sql
@@ -103,6 +104,29 @@ def test_tables_whose_key_has_to_be_named(library: Library, passage: Passage) ->
             f"{library.schema}.{library.table}".replace("OutboxMessage", '"OutboxMessage"')
         ]
     )
+
+
+def test_rows_from_before_the_slot_are_told_by_the_librarys_own_marks(passage: Passage) -> None:
+    tables = make(passage, CAP, MODULITH)
+    topic = passage.topic("before")
+    insert(passage, CAP)
+    insert(passage, CAP, Id="2", StatusName="Succeeded")
+    insert(passage, MODULITH)
+    insert(passage, MODULITH, id=str(uuid4()), completion_date="2024-01-17 13:14:11+00")
+    insert(passage, MODULITH, id=str(uuid4()), listener_id="com.example.Mailer.on(java.lang.Object)")
+    environment = {**passage.environment, "CDC_OUTBOX_SLOT": passage.slot}
+    done = run_command("init", *tables, env=environment)
+    assert done.returncode == 78
+    assert "cap.published holds 1 row and public.event_publication holds 1 row from before" in done.stderr
+    flags = [*tables, "--topic", topic, "--key", "none", "--bootstrap-servers", passage.kafka.bootstrap]
+    done = run_command("backfill", "--yes", *flags, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert [(record.id, record.value) for record in passage.read(topic)] == [
+        (library.headers["id"], value(library)) for library in (CAP, MODULITH)
+    ]
+    insert(passage, CAP, Id="3")
+    passage.run(*tables, "--topic", topic, "--key", "none")
+    assert [record.id for record in passage.read(topic)][2:] == ["3"]
 
 
 def test_nservicebus_is_refused_before_anything_is_sent(passage: Passage) -> None:
