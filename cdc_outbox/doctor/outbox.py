@@ -170,7 +170,7 @@ async def _partitioning(conn: Connection, findings: Findings, plan: Plan, within
         str(name)
         for (name,) in await execute(conn, _PARTITIONED_BY, (table.schema, table.name), within=within)
     ]
-    sent = plan.shape.sent()
+    sent = plan.bookkeeping.sent
     moving = [
         name for name in by if name.lower() in _STATES or (sent is not None and name == sent.field.name)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from cdc_outbox.errors import MappingError, PoisonEvent
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.table import members, pointer, template, topic
+from cdc_outbox.postgres.pgoutput import Column, Relation
+from cdc_outbox.table import hstore, members, pointer, template, topic
 from cdc_outbox.table.mapping import Mapping
 from cdc_outbox.table.recognise import NAMES
 from cdc_outbox.table.unfit import Unfit
+from tests.unit.libraries import LIBRARIES, Library
 from tests.unit.mapped import (
     BOOL,
     BYTEA,
@@ -186,6 +189,45 @@ def test_any_table_is_mapped_or_refused_by_name(columns: dict[str, int], data: s
     values = [data.draw(cells) for _ in columns]
     with suppress(PoisonEvent):
         check(plan.encode(values, LSN, 0, COMMIT_US), set())
+
+
+@given(st.sampled_from(LIBRARIES), st.data())
+def test_any_row_of_a_librarys_table_is_a_message_left_out_or_poison(library: Library, data: st.DataObject):
+    flags = dict(pairwise(library.flags))
+    table = TableName(library.schema, library.table)
+    columns = tuple(Column(name, oid, -1, False) for name, oid in library.columns.items())
+    mapping = Mapping(settings(tables=(table,), key=flags.get("--key"), topic=library.topic or "orders"), "s")
+    plan = mapping.plan(Relation(1, table.schema, table.name, "d", columns))
+    row = {name: text.encode() for name, text in library.row.items()}
+    row |= data.draw(st.dictionaries(st.sampled_from(list(library.columns)), cells, max_size=4))
+    with suppress(PoisonEvent):
+        check(plan.encode([row.get(name) for name in library.columns], LSN, 0, COMMIT_US), set())
+
+
+def printed(pairs: dict[str, str | None]) -> bytes:
+    """As PostgreSQL prints an hstore."""
+
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return ", ".join(
+        f"{quoted(name)}=>{'NULL' if value is None else quoted(value)}" for name, value in pairs.items()
+    ).encode()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+@given(st.dictionaries(texts, st.none() | texts, max_size=5))
+def test_an_hstore_reads_back_what_is_printed(pairs: dict[str, str | None]):
+    expected = {name: None if value is None else value.encode() for name, value in pairs.items()}
+    assert hstore.pairs(printed(pairs), "h") == expected
+
+
+@given(st.binary(max_size=40))
+def test_other_text_is_no_hstore_or_one(raw: bytes):
+    with suppress(Unfit):
+        hstore.pairs(raw, "h")
 
 
 @given(st.binary(max_size=300))

@@ -9,8 +9,9 @@ import pytest
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName
+from cdc_outbox.postgres.pgoutput import Type
 from cdc_outbox.table.mapping import Mapping, NoKey, Plan
-from cdc_outbox.table.recognise import NAMES, Shape
+from cdc_outbox.table.recognise import NAMES, Ambiguous, Shape
 from tests.unit.mapped import (
     BYTEA,
     DEFAULT,
@@ -125,6 +126,94 @@ def test_what_settings_and_table_cannot_answer(
         Mapped(columns, **changes)
     assert remedy in caught.value.next
     assert "\n" not in str(caught.value) + caught.value.next
+
+
+@pytest.mark.parametrize("find", ["recognise", "find"])
+def test_columns_that_differ_only_by_case_are_refused_unless_one_is_meant(find: str):
+    shape = Shape(relation({"Payload": TEXT, "PAYLOAD": TEXT}).columns)
+    with pytest.raises(Ambiguous, match='"Payload" and "PAYLOAD" differ only by case') as caught:
+        getattr(shape, find)("payload")
+    assert "--column payload=Payload" in caught.value.next
+    assert shape.find("PAYLOAD").at == 1  # type: ignore[union-attr]
+    exact = Shape(relation({"Payload": TEXT, "PAYLOAD": TEXT, "payload": TEXT}).columns)
+    assert getattr(exact, find)("payload").at == 2
+
+
+def test_a_role_may_be_named_for_each_of_several_tables():
+    tables = (TableName("public", "outbox"), TableName("public", "second"))
+    mapping = Mapping(settings(tables=tables, columns={"payload": "body,doc"}, key="customer, order"), "s")
+    first = mapping.plan(relation({"id": UUID, "topic": TEXT, "body": TEXT, "customer": TEXT}))
+    second = mapping.plan(relation({"id": UUID, "topic": TEXT, "doc": TEXT, "order": TEXT}, name="second"))
+    assert [plan.layout.payload.name for plan in (first, second)] == ["body", "doc"]
+    assert [plan.layout.key.name for plan in (first, second)] == ["customer", "order"]  # type: ignore[union-attr]
+    with pytest.raises(MappingError, match="no column 'customer, order'") as caught:
+        mapping.plan(relation({"id": UUID, "topic": TEXT, "doc": TEXT}, name="second"))
+    assert "one for each table, with commas between" in caught.value.next
+
+
+# Types that aren't built in
+
+
+def described(table: dict[str, int], /, *types: tuple[int, str, str], **changes: object) -> Plan:
+    """A plan for columns some of whose types the stream has described: OID, schema, name of the type under it."""
+    mapping = Mapping(settings(**changes), "s")
+    for oid, namespace, name in types:
+        mapping.learn(Type(oid, namespace, name))
+    return mapping.plan(relation(table))
+
+
+def test_a_domain_over_bytea_is_bytes():
+    columns = {**DEFAULT, "payload": 16501, "aggregate_id": 16501}
+    plan = described(columns, (16501, "", "bytea"))
+    row = [
+        {**EVENT, "payload": "\\x00ff", "aggregate_id": "\\x6b"}[name] if name != "headers" else None
+        for name in DEFAULT
+    ]
+    encoded = plan.encode([text.encode() if text is not None else None for text in row], 0, 0, 0)
+    assert not isinstance(encoded, str)
+    assert (encoded[2], encoded[3]) == (b"k", b"\x00\xff")
+
+
+@pytest.mark.parametrize(
+    ("role", "under", "fits"),
+    [
+        ("headers", "jsonb", True),
+        ("headers", "numeric", False),
+        ("partition", "int2", True),
+        ("partition", "date", False),
+        ("timestamp", "timestamptz", True),
+        ("timestamp", "text", False),
+        ("payload", "oid", False),
+    ],
+)
+def test_a_domain_plays_what_its_type_can_play(role: str, under: str, fits: bool):
+    columns = {**DEFAULT, "x": 16501}
+    if fits:
+        assert described(columns, (16501, "", under), columns={role: "x"}).summary[role] == (
+            "x",
+            "configured",
+        )
+        return
+    with pytest.raises(MappingError, match=f"column x of public.outbox can't be the {role}"):
+        described(columns, (16501, "", under), columns={role: "x"})
+
+
+def test_a_status_under_a_domain_is_a_word_only_if_it_is_text():
+    columns = {**DEFAULT, "status": 16501}
+    assert described(columns, (16501, "", "varchar")).bookkeeping.sent is not None
+    assert described(columns, (16501, "", "int4")).bookkeeping.sent is None
+    assert described(columns, (16501, "shop", "state")).bookkeeping.sent is not None
+
+
+def test_an_hstore_is_headers():
+    columns = {**DEFAULT, "headers": 16501}
+    plan = described(columns, (16501, "public", "hstore"))
+    row: list[bytes | None] = [EVENT[name].encode() if name in EVENT else None for name in DEFAULT]
+    row[list(DEFAULT).index("headers")] = b'"a"=>"1", "b \\"c"=>"d\\\\e", "n"=>NULL, "id"=>"lost"'
+    encoded = plan.encode(row, 0, 0, 0)
+    assert not isinstance(encoded, str)
+    assert encoded[5][3:] == [("a", b"1"), ('b "c', b"d\\e")]
+    assert plan.dropped == {"id": 1}
 
 
 def test_types_made_by_users_are_taken_at_their_word():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cdc_outbox.errors import PoisonEvent
+from cdc_outbox.event import TableName
+from cdc_outbox.table.compiler import selected
 from cdc_outbox.table.recognise import Shape
 from tests.unit.mapped import (
     BOOL,
@@ -20,6 +22,7 @@ from tests.unit.mapped import (
     TIMESTAMPTZ,
     Mapped,
     relation,
+    settings,
 )
 
 ROW_A = {"id": "1", "topic": "orders", "aggregate_id": "o-1", "payload": "{}"}
@@ -137,3 +140,32 @@ def test_a_row_that_is_due_goes_out(type_oid: int, text: str | None):
 
 def test_a_sent_row_may_be_scheduled():
     assert Mapped(TABLE_A, row=ROW_A).result(status="sent", next_run_at="infinity") == "sent"
+
+
+# char(n), which PostgreSQL prints with blanks at the end
+
+BPCHAR = 1042
+
+
+def test_blanks_at_the_end_of_a_char_do_not_count():
+    columns = {**DEFAULT, "status": BPCHAR, "bus": BPCHAR, "region": BPCHAR}
+    mapped = Mapped(columns, only={"region": ("eu ",)})
+    mapped.encode(status="pending  ", bus="kafka   ", region="eu   ")
+    assert mapped.result(status="sent     ", bus="kafka   ", region="eu   ") == "sent"
+    assert mapped.result(status="pending  ", bus="nats    ", region="eu   ") == "bus"
+    assert mapped.plan.other_buses == {"nats": None}
+    assert mapped.result(status="pending  ", bus="kafka   ", region="us   ") == "only"
+    assert mapped.result(status="pending  ", bus="kafka   ", region=None) == "only"
+
+
+def test_blanks_at_the_end_of_a_text_count():
+    assert Mapped({**DEFAULT, "bus": TEXT}).result(bus="kafka ") == "bus"
+
+
+def test_which_rows_are_ours_is_known_without_a_plan():
+    shape = Shape(relation({**TABLE_B, "region": TEXT}).columns)
+    table = TableName("public", "outbox")
+    found = selected(settings(only={"region": ("eu",), "absent": ("x",)}), table, shape)
+    assert [(field.name, values) for field, values in found] == [("bus", ("kafka",)), ("region", ("eu",))]
+    found = selected(settings(only={"Bus": ("nats",)}), table, shape)
+    assert [(field.name, values) for field, values in found] == [("bus", ("nats",))]
