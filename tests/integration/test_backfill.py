@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import LiteralString
 
 import psycopg
+from psycopg.sql import SQL
 
+from cdc_outbox.postgres.unsent import unsent
+from cdc_outbox.table import selection, sent
+from cdc_outbox.table.values import BPCHAR, TEXT, field
 from tests.integration.backfilled import TABLE_A, TABLE_B, TABLE_C, Backfilled, place
+from tests.integration.conftest import Database
 from tests.integration.initial import ALL_VERSIONS
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
@@ -90,16 +95,16 @@ def test_which_rows_and_in_which_order(place: Backfilled) -> None:
     rows_of_c(place, 3)
     place.execute("update outbox set sent_at = now() where id = 1")
     place.backfill(*KEYLESS)
-    sent = [2, 3]
-    assert numbers(place) == sent
+    arrived = [2, 3]
+    assert numbers(place) == arrived
     for flags, more in (
         (("--all",), [1, 2, 3]),
         (("--where", "id % 2 = 1 -- odd"), [1, 3]),
         (("--order-by", "id desc"), [3, 2]),
     ):
         place.backfill(*KEYLESS, "--overlap", *flags)
-        sent += more
-        assert numbers(place) == sent
+        arrived += more
+        assert numbers(place) == arrived
 
 
 def test_without_a_sequence_the_time_of_creation_says_the_order(place: Backfilled, topics: str) -> None:
@@ -136,6 +141,28 @@ def test_bytes_are_those_of_the_stream(place: Backfilled) -> None:
         (each.key, each.value, each.headers[1:]) for each in stream
     ]
     assert table[0].value == b"a\tb\nc\\N\r\\"
+
+
+def test_table_and_stream_agree_on_what_is_sent(database: Database) -> None:
+    """What was left out of the stream as sent is what isn't counted as unsent, whatever the status is like."""
+    words = sorted(
+        sent.SENT_WORDS | sent.FAILED_WORDS | sent.TAKEN_WORDS | {"", "pending", "unsent", "\u017fent", "\t"}
+    )
+    spelled = [*words, *map(str.upper, words), *map(str.title, words), *(f" {word}" for word in words)]
+    spelled += [f"{word} " for word in words] + [f"{word}\n" for word in words]
+    for of_type, oid in (("text", TEXT), ("char(20)", BPCHAR)):
+        status = sent.Sent(field("status", 0, oid), "word")
+        rule = selection.sent(status)
+        with psycopg.connect(database.dsn) as connection:
+            connection.execute(SQL("create temp table t (status {})").format(SQL(of_type)))
+            connection.execute("insert into t values (null)")
+            connection.cursor().executemany("insert into t values (%s)", [(text,) for text in spelled])
+            query = SQL("select format('%s', status), status is null, {} from t").format(unsent(status))
+            rows = connection.execute(query).fetchall()
+            connection.execute("drop table t")
+        assert len(rows) == len(spelled) + 1
+        for text, null, waits in rows:
+            assert (rule([None if null else text.encode()], 0) is None) == waits, text
 
 
 def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:
