@@ -160,7 +160,8 @@ async def _replay(
             await replay.publish(moved=progress.moved)
         except (CdcOutboxError, asyncio.CancelledError):
             progress.clear()
-            click.echo(f"stopped in the middle: {replay.confirmed} rows were published by then", err=True)
+            count = sum(replay.published.values())
+            click.echo(f"stopped in the middle: {_events(count)} had been published by then", err=True)
             raise
     click.echo(_document(found, replay) if as_json else _summary(replay))
     return 0

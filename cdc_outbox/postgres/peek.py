@@ -54,7 +54,7 @@ _log = log.get(__name__)
 APPLICATION_NAME: Final = "cdc-outbox peek"
 
 BEAT: Final = 2.0
-"""Seconds between status updates, and between looks at the publication: well under any wal_sender_timeout in use."""
+"""Seconds between status updates, and between looks at the publication or at who has the slot."""
 
 ASK: Final = 0.2
 """Seconds in which nothing comes until the server is asked how far it has read."""
@@ -68,6 +68,8 @@ _END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_flush_lsn(
 _WAIT_EVENT: Final[LiteralString] = (
     "select (select wait_event from pg_catalog.pg_stat_activity where pid = %s)"
 )
+# Who doesn't read can't answer either, so the server's patience has to be longer than our beat, however short it is.
+_PATIENT: Final[LiteralString] = "set wal_sender_timeout = '30s'"
 _STANDBYS: Final[LiteralString] = "select pg_catalog.current_setting('synchronous_standby_names')"
 
 
@@ -242,6 +244,7 @@ async def _replication(
     )
     try:
         server.require_same(await control.run(server.identity), await server.identify(connection))
+        await execute(connection, _PATIENT, stage="identify")
         yield connection
     finally:
         await connection.close()

@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError, SlotBusy, UsageError
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    PoisonEvent,
+    PostgresUnavailable,
+    SetupError,
+    SlotBusy,
+    UsageError,
+)
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import chosen as choosing
 from cdc_outbox.postgres import lookup, peek, table_rows
@@ -188,10 +195,9 @@ class Replay:
         self._chosen = chosen
         self._order_by = order_by
         self._beside = beside
+        self._streamed = Mapping(settings.outbox, settings.postgres.slot)
         self._reader: int | None = None
         """Process id of the session that has the snapshot."""
-        self.confirmed = 0
-        """Rows that are through, in `publish`."""
         self.published: dict[str, int] = {}
         """Confirmed events by topic, once `publish` has ended, however it did."""
 
@@ -218,16 +224,11 @@ class Replay:
         Raises as `look`, and PoisonEvent, SetupError for a topic that isn't there, KafkaUnavailable where no broker
         answers at the beginning; SlotBusy when the slot is taken from us in the middle; TableWanted.
         """
-
-        def through(confirmed: int) -> None:
-            self.confirmed = confirmed
-            moved(confirmed)
-
         async with AsyncExitStack() as stack:
             held, _ = await stack.enter_async_context(self._standing())
             watcher = await connect_control(self._settings.postgres, application_name=APPLICATION_NAME)
             stack.push_async_callback(watcher.close)
-            passage = Passage(self._settings, [await self._plan(watcher)], moved=through)
+            passage = Passage(self._settings, [await self._plan(watcher)], moved=moved)
             portions = await stack.enter_async_context(aclosing(self._portions(held)))
             moving = asyncio.create_task(passage.run(portions), name="passage")
             looking = asyncio.create_task(self._look_after(watcher), name="look")
@@ -238,7 +239,7 @@ class Replay:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if held is not None:
                     if held.lost.done():
-                        raise held.lost.result()
+                        raise _ended(held.lost.result())
                     await held.require()
                 if looking.done():
                     looking.result()
@@ -274,13 +275,12 @@ class Replay:
     @asynccontextmanager
     async def _standing(self) -> AsyncIterator[tuple[Holding | None, str | None]]:
         """Have the slot, so that no relay streams; or None beside one that does, and who that is."""
-        mapping = Mapping(self._settings.outbox, self._settings.postgres.slot)
         async with AsyncExitStack() as stack:
             held: Holding | None = None
             streams: str | None = None
             try:
                 held = await stack.enter_async_context(
-                    peek.holding(self._settings, mapping, application_name=APPLICATION_NAME)
+                    peek.holding(self._settings, self._streamed, application_name=APPLICATION_NAME)
                 )
             except SlotBusy as busy:
                 if not self._beside:
@@ -357,6 +357,15 @@ class Replay:
             next="it may have been removed, or never committed: cdc-outbox find "
             f"{condition.missing[0]} says what is known",
         )
+
+
+def _ended(error: CdcOutboxError) -> CdcOutboxError:
+    """Why we have the slot no more, and what is left to do."""
+    if isinstance(error, SlotBusy):
+        return error
+    return PostgresUnavailable(
+        str(error), next="when PostgreSQL is there, replay what is left, with a later --since"
+    )
 
 
 async def _undelivered(held: Holding, table: TableName) -> set[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,8 +176,11 @@ def test_a_slot_that_is_taken_from_it_ends_it(stage: Stage) -> None:
     finally:
         replaying.kill()
     assert replaying.returncode == 1, errors
-    assert "stopped in the middle" in errors
     assert 0 < len(stage.again()) < 200
+    told = re.search(r"stopped in the middle: (\d+) events had been published by then", errors)
+    assert told is not None, errors
+    assert 0 < int(told[1]) <= len(stage.again())
+    assert "was taken from this command in the middle" in errors
 
 
 def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
