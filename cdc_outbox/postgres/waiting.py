@@ -18,7 +18,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.unsent import given_up, has_failed, unsent
-from cdc_outbox.table.values import INTEGERS
+from cdc_outbox.table.values import INTEGERS, TIMES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,21 +66,20 @@ class Choice:
         """Whether the table's own marks decide."""
         return self.where is None and not self.everything and self.failed is None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows that wait are published."""
-        return self.where is None and self.failed != "skip"
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The rows of one table, to be read through a snapshot. `rule` and `ordered` say which and how, in words."""
+    """The rows of one table, to be read through a snapshot. `rule` and `ordered` say which and how, in words.
+
+    `whole`: no row is left out but those that the old relay gave up, which the table says of each.
+    """
 
     plan: Plan
     rule: str
     ordered: str
     where: sql.Composable | None
     order: sql.Composable
+    whole: bool
 
     @property
     def table(self) -> TableName:
@@ -113,7 +112,10 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
         rule = f"{rule}, without those that failed"
     elif failed is not None and failed.given_up and choice.asks_the_table:
         await _require_none_given_up(conn, plan, given_up(failed), where)
-    return Waiting(plan, rule, ordered, where, order)
+    skipped = failed is not None and failed.retried and choice.failed == "skip"
+    if choice.failed != "publish":
+        await _require_none_scheduled(conn, plan, where)
+    return Waiting(plan, rule, ordered, where, order, whole=choice.where is None and not skipped)
 
 
 async def _rule(conn: Connection, plan: Plan, choice: Choice) -> tuple[str, sql.Composable | None]:
@@ -148,6 +150,30 @@ async def _require_none_given_up(
             "up: nobody has said what is to become of them",
             next="publish them too: cdc-outbox backfill --failed publish; or leave them out: "
             "cdc-outbox backfill --failed skip",
+        )
+
+
+async def _require_none_scheduled(conn: Connection, plan: Plan, where: sql.Composable | None) -> None:
+    """Rows that wait for their first attempt on purpose: sent now, they would be sent too early."""
+    due, failed = plan.optional.get("due"), plan.bookkeeping.failed
+    if due is None or due.type_oid not in TIMES:
+        return
+    conditions = [sql.SQL("{} > clock_timestamp()").format(sql.Identifier(due.name))]
+    if where is not None:
+        conditions.append(table_rows.bracketed(where))
+    if failed is not None:
+        conditions.append(sql.SQL("not {}").format(has_failed(failed)))
+    attempts = plan.shape.find("attempts")
+    if attempts is not None and attempts.type_oid in INTEGERS:
+        conditions.append(sql.SQL("coalesce({}, 0) = 0").format(sql.Identifier(attempts.name)))
+    count = await table_rows.count(conn, plan.table, sql.SQL(" and ").join(conditions))
+    if count:
+        column = quote(due.name)
+        raise SetupError(
+            f"{count} {'row' if count == 1 else 'rows'} of {plan.table} that nobody has tried to send yet "
+            f"{'is' if count == 1 else 'are'} to be sent later, by {column}",
+            next=f"let the old relay send them when they are due; or send them at once, with outbox.scheduled = "
+            f'"ignore"; or leave them out: cdc-outbox backfill --where "{column} <= now() and …"',
         )
 
 

@@ -193,15 +193,22 @@ class _Backfill:
         faults.backfill_held("slot")
         passage = await self.publish(made.name, chosen)
         faults.backfill_held("published")
-        await self.decide(made, state)
+        await self.decide(made, state, chosen)
         report = await self.name_it()
         return self.report(report.slot, passage)
 
     async def publication(self) -> Identity | None:
-        """The publication as it is; it has to be there before the slot. Raises PublicationWrong."""
+        """The publication as it is; it has to be there before the slot.
+
+        Raises PublicationWrong; SetupError where it has a table that we aren't told of: its rows would be left behind.
+        """
         postgres = self.settings.postgres
-        state = await publication.look(self.relay, postgres.publication, self.settings.outbox.tables)
+        tables = self.settings.outbox.tables
+        state = await publication.look(self.relay, postgres.publication, tables)
         state.require()
+        besides = await publication.passed_over(self.relay, postgres.publication, tables, self.name)
+        if besides is not None and not besides.fed:
+            raise besides.refusal(self.name, tables, "backfill")
         return state.identity
 
     async def plans(self) -> list[Plan]:
@@ -356,7 +363,7 @@ class _Backfill:
             )
         return max(room, 0)
 
-    async def decide(self, made: Slot, before: Identity | None) -> None:
+    async def decide(self, made: Slot, before: Identity | None, chosen: Sequence[Waiting]) -> None:
         """The rows are published. From the snapshot on everything has to be behind the slot."""
         now = await self.publication()
         if before is None or now is None or compare(before, now) is Change.MADE_AGAIN:
@@ -366,7 +373,7 @@ class _Backfill:
                 next="run this again: it reads the table anew",
             )
         await pending.decide(self.relay, self.owner, self.name, self.server, made, before)
-        if self.options.choice.is_whole:
+        if all(each.whole for each in chosen):
             try:
                 await marking.every_row_is_ours(self.relay, self.name)
             except MissingRight:
