@@ -120,7 +120,8 @@ async def _plan(
             f"cdc-outbox init --create-table --table {table}\nor name your table with --table SCHEMA.NAME",
         )
         return None
-    findings.ok("table", f"{table}, {len(columns)} columns")
+    keyless = "" if await outbox.primary_key(conn, table) else f"; {outbox.KEYLESS}"
+    findings.ok("table", f"{table}, {len(columns)} columns{keyless}")
     plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
     if plan is None:
         return None
@@ -150,7 +151,8 @@ def _in_short(plan: Plan) -> str:
     rules = {rule for _, rule in found.values()}
     if len(rules) == 1:
         return (
-            ", ".join(f"{role} from {source}" for role, (source, _) in found.items()) + f", all {rules.pop()}"
+            ", ".join(f"{role} from {source}" for role, (source, _) in found.items())
+            + f", all {rules.pop().replace('profile', 'by profile')}"
         )
     return ", ".join(f"{role} from {source} ({rule})" for role, (source, rule) in found.items())
 

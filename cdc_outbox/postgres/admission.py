@@ -185,10 +185,7 @@ class Admission:
         """Warn of tables without a primary key. A stream needs none; who looks for a row again does."""
         for table in self._tables:
             if not await self.control.run(partial(outbox.primary_key, table=table)):
-                self._notice(
-                    f"{table} has no primary key: events are delivered all the same, but marking them as sent, "
-                    "backfill and replay may refuse the table"
-                )
+                self._notice(f"{table} has {outbox.KEYLESS}")
 
     async def _look_back(self, found: Slot | None) -> None:
         """Compare the publication with what is known of it, and write down what happened to it."""

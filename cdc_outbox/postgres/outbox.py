@@ -63,6 +63,9 @@ select a.attname::text
  order by k.place
 """
 
+KEYLESS: Final = "no primary key: a stream needs none, but marking rows as sent, backfill and replay may"
+"""What is to be known of a table without one."""
+
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialised view",

@@ -171,7 +171,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "outbox.key",
         Key("payload:/order_id"),
-        "The message key: a column or template, payload:/json/pointer, or none (no order then).",
+        "The message key: a column or template, payload:/json/pointer, headers:/json/pointer, or none (no order then).",
         flag="--key",
     ),
     Setting(
@@ -210,7 +210,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "outbox.mark",
         Choice("none", "update"),
-        "Whether to write the table's own \"sent\" columns back, once a row is delivered.",
+        'Whether to write the table\'s own "sent" columns back, once a row is delivered.',
         default="none",
         flag="--mark",
     ),
