@@ -132,7 +132,7 @@ class Marks:
         self._proven = ProvenSnapshot()
         self._dropping = False
         self.searches = 0
-        """Searches of this session that came to their end."""
+        """Searches that came to their end since one was wanted."""
 
     def begin(self, markings: Sequence[Marking]) -> None:
         """A session begins: what isn't confirmed comes again."""
@@ -151,7 +151,7 @@ class Marks:
 
     def search(self) -> None:
         """Have the table searched for rows that are delivered and not marked."""
-        self.search_wanted, self.target = True, None
+        self.search_wanted, self.target, self.searches = True, None, 0
 
     @property
     def markings(self) -> list[Marking]:
@@ -204,10 +204,6 @@ class Marks:
         places = tuple(names.index(name) for name in key)
         note = _note_one if len(places) == 1 else _note_several
         return note(plan.encode, places, noted.rows), plan.read | frozenset(places)
-
-    def note(self, table: TableName, *keys: Any) -> None:
-        """Note keys of rows that were sent: the value of the key's column, or a sequence of several."""
-        self._noted[table].rows.extend(keys)
 
     def cut(self, lsn: int) -> None:
         """What was noted since the last cut is delivered when a position beyond `lsn` is confirmed."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from tests.benchmarks import audit, backfill, drain, latency, memory, restart, watched
+from tests.benchmarks import audit, backfill, drain, latency, marked, memory, restart, watched
 from tests.benchmarks.backlog import Backlog, Shape
 from tests.benchmarks.ground import Ground
 from tests.benchmarks.report import against, mib, table
@@ -227,6 +227,48 @@ def starts(ground: Ground) -> Document:
     return {"first_event_seconds": round(seconds, 3), **asdict(again)}
 
 
+def marks(ground: Ground) -> Document:
+    """What `--mark update` costs the relay in a drain, and the server at a steady load."""
+    shape = shapes(OPTIONS)["drain"]
+    ground.topics(shape)
+    cost = marked.drains(ground, shape, repeat=OPTIONS.repeat)
+    say(
+        table(
+            f"{shape.name}, with --mark update and without",
+            ("", "events/s", "CPU µs/event", "peak"),
+            [
+                (each.reader, f"{each.rate:,.0f}", f"{each.cpu_us:.2f}", mib(each.peak_bytes))
+                for each in (cost.marked, cost.unmarked)
+            ],
+        )
+    )
+    say(f"\nof the speed without: {cost.rate:.2f}; of the CPU without: {cost.cpu:.2f}")
+    say(f"rows marked a second, once they are confirmed: {cost.marks_per_second:,.0f}")
+    loads = [marked.load(ground, what, OPTIONS.rate, OPTIONS.seconds) for what in ("marked", "unmarked")]
+    say(
+        table(
+            f"{OPTIONS.rate} one-row transactions a second for {OPTIONS.seconds:g} s",
+            ("", "relay µs/event", "walsender µs/event", "marking session µs/event", "WAL bytes/event"),
+            [
+                (
+                    each.what,
+                    f"{each.relay_us:.0f}",
+                    f"{each.walsender_us:.0f}",
+                    f"{each.session_us:.0f}",
+                    f"{each.wal_bytes:,.0f}",
+                )
+                for each in loads
+            ],
+        )
+    )
+    return {
+        "rate": round(cost.rate, 3),
+        "cpu": round(cost.cpu, 3),
+        "marks_per_second": round(cost.marks_per_second),
+        "loads": [asdict(each) for each in loads],
+    }
+
+
 def backfills(ground: Ground) -> Document:
     """Rows of the table, published before the stream begins."""
     figures = [backfill.run(ground, ordered, OPTIONS.table_rows) for ordered in ("a sequence", "time and id")]
@@ -282,6 +324,7 @@ PARTS: dict[str, Callable[[Ground], Document]] = {
     "memory": memories,
     "start": starts,
     "backfill": backfills,
+    "mark": marks,
     "audit": audits,
 }
 

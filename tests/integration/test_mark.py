@@ -14,8 +14,6 @@ import pytest
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
-from cdc_outbox.lsn import LSN
-from cdc_outbox.mark import Marks
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.markable import NONE
 from cdc_outbox.postgres.marking import Marking, marking
@@ -317,50 +315,38 @@ def test_what_cannot_be_marked_is_refused_by_name(
     assert step in refused.value.next
 
 
-def test_a_table_is_marked_by_what_it_has(database: Database) -> None:
-    """An enum's own spelling, a word that a constraint names, a key of two columns, and triggers that are told."""
-    with psycopg.connect(database.dsn, autocommit=True) as connection:
-        connection.execute(
-            "create type state as enum ('New', 'Published');"
-            " create table outbox (id text, at timestamptz not null, topic text, payload jsonb, status state,"
-            " published_at timestamp, primary key (id, at)) partition by range (at);"
-            " create table outbox_1 partition of outbox default;"
-            " create function f() returns trigger language plpgsql as 'begin return new; end';"
-            " create trigger told before update of status on outbox for each row execute function f();"
-            " create trigger silent before insert on outbox for each row execute function f();"
-            r"""insert into outbox values ('a"\,{}', now(), 't', '{}', 'New'), ('b', now(), 't', '{}', null);"""
+def test_a_table_is_marked_by_what_it_has(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    """An enum's own spelling, a key of two columns, hostile ids, and triggers that are told."""
+    passage = Passage(database, kafka, slot, topics)
+    passage.sql(
+        "create type state as enum ('New', 'Published');"
+        " create table outbox (id text, at timestamptz not null, topic text, payload jsonb, status state,"
+        " published_at timestamp, primary key (id, at)) partition by range (at);"
+        " create table outbox_1 partition of outbox default;"
+        " create function f() returns trigger language plpgsql as 'begin return new; end';"
+        " create trigger told before update of status on outbox for each row execute function f();"
+        " create trigger silent before insert on outbox for each row execute function f();"
+    )
+    passage.init()
+    for id_, state in (('a"\\,{}%s', "New"), ("NULL", None), ("", "New")):
+        passage.sql(
+            "insert into outbox values (%s, now(), %s, '{}', %s)", id_, passage.topic(f"t{len(id_)}"), state
         )
-        rows = connection.execute("select id, at::text from outbox order by id").fetchall()
-    found = asyncio.run(looked_at(database.dsn, [(key.encode(), at.encode()) for key, at in rows]))
-    assert found.how.triggers == ("told",)
-    assert [(each.name, each.word) for each in found.how.written] == [
-        ("status", "Published"),
-        ("published_at", None),
-    ]
-    with psycopg.connect(database.dsn) as connection:
-        marked = connection.execute(
-            "select count(*) from outbox where status = 'Published' and published_at > now() - interval '1 day'"
-        ).fetchone()
-    assert marked == (2,)
+    how = asyncio.run(looked_at(database.dsn)).how
+    assert (how.triggers, str(how)) == (("told",), "status = 'Published', published_at, found by id, at")
+    passage.run("--mark", "update", "--key", "none")
+    [(marked,)] = passage.sql(
+        "select count(*) from outbox where status = 'Published' and published_at > now() - interval '1 day'"
+    )
+    assert marked == 3
 
 
-async def looked_at(dsn: str, rows: list[tuple[bytes, bytes]] | None = None) -> Marking:
-    """How `public.outbox` is marked; `rows`: keys of two columns, of rows to mark."""
+async def looked_at(dsn: str) -> Marking:
+    """How `public.outbox` is marked."""
     settings = load("start", {"dsn": dsn, "key": "none", "mark": "update"}, {}, Path("/nonexistent"))
     conn = await connect_control(settings.postgres, application_name="test")
     try:
-        found = await marking(
-            conn, Mapping(settings.outbox, "slot"), settings.outbox, TableName("public", "outbox"), "none"
-        )
-        if rows:
-            marks = Marks()
-            marks.begin([found])
-            marks.note(found.how.table, *rows)
-            marks.cut(1)
-            marks.confirmed(LSN(2))
-            chunk = marks.take()
-            assert chunk is not None
-            assert await found.mark(conn, chunk.literals(), chunk.count) == (len(rows), 0)
-        return found
+        mapping = Mapping(settings.outbox, "slot")
+        return await marking(conn, mapping, settings.outbox, TableName("public", "outbox"), "none")
     finally:
         await conn.close()

@@ -1,0 +1,242 @@
+"""What waits to be marked: never before its position is confirmed, bounded, and nothing forgotten for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from cdc_outbox import mark
+from cdc_outbox.errors import MissingRight
+from cdc_outbox.event import TableName
+from cdc_outbox.lsn import LSN
+from cdc_outbox.mark import Chunk, Marks
+from cdc_outbox.postgres.marking import BATCH
+from cdc_outbox.postgres.pgoutput import Column, Relation
+from cdc_outbox.table.mapping import Mapping, Plan
+from tests.unit.mapped import INT8, JSONB, SETTINGS, TEXT
+
+OUTBOX = TableName("public", "outbox")
+OTHER = TableName("public", "other")
+
+
+def marking(table: TableName = OUTBOX, **key: str) -> Any:
+    """How a table is marked, as far as the queue knows it: columns of the key and their types."""
+    columns = [SimpleNamespace(name=name, type=type_) for name, type_ in (key or {"id": "bigint"}).items()]
+    return SimpleNamespace(how=SimpleNamespace(table=table, key=columns))
+
+
+def marks(*tables: Any) -> Marks:
+    made = Marks()
+    made.begin(tables or [marking()])
+    return made
+
+
+def note(queue: Marks, plan: Plan, *keys: bytes, beside: bytes = b"x", reason: str | None = None) -> None:
+    """Send rows of these keys through the plan, or leave them out; `beside` is in all other columns."""
+    encoded: Any = reason or ("topic", None, None, None, 0, [])
+    plan.encode = lambda *_: encoded
+    encode, _ = queue.noting(plan)
+    for key in keys:
+        encode([key, *[beside] * 3], 0, 0, 0)
+
+
+def taken(queue: Marks) -> Iterator[Chunk]:
+    while (chunk := queue.take()) is not None:
+        yield chunk
+        queue.settle(chunk, marked=chunk.count, locked=0)
+
+
+def keys(queue: Marks) -> list[str]:
+    """Everything that may be marked now."""
+    return [key for chunk in taken(queue) for key in chunk.literals()[0].strip("{}").split(",")]
+
+
+def table(name: str = "outbox") -> Plan:
+    columns = {"id": INT8, "aggregate_id": TEXT, "topic": TEXT, "payload": JSONB}
+    described = tuple(Column(column, type_oid, -1, False) for column, type_oid in columns.items())
+    names = (OUTBOX, OTHER)
+    mapping = Mapping(replace(SETTINGS, tables=names, mark="update"), "slot")
+    return mapping.plan(Relation(16_400, "public", name, "d", described))
+
+
+def test_rows_are_marked_when_their_commit_is_confirmed_and_not_before() -> None:
+    queue = marks()
+    plan = table()
+    note(queue, plan, b"1", b"2")
+    queue.cut(100)
+    note(queue, plan, b"3")
+    queue.cut(200)
+    assert (keys(queue), queue.waiting) == ([], 3)
+    queue.confirmed(LSN(100))  # where the commit record begins: it isn't confirmed itself
+    assert keys(queue) == []
+    queue.confirmed(LSN(108))
+    assert (keys(queue), queue.waiting, queue.marked) == (["1", "2"], 1, 2)
+    queue.confirmed(LSN(208))
+    assert (keys(queue), queue.waiting, queue.unmarked) == (["3"], 0, 0)
+
+
+def test_rows_that_are_left_out_are_not_marked() -> None:
+    queue = marks()
+    note(queue, table(), b"1", reason="bus")
+    note(queue, table(), b"2")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    assert keys(queue) == ["2"]
+
+
+def test_what_is_not_confirmed_comes_again_in_the_next_session_and_what_is_stays() -> None:
+    queue = marks()
+    note(queue, table(), b"1")
+    queue.cut(100)
+    note(queue, table(), b"2")
+    queue.cut(200)
+    queue.confirmed(LSN(108))
+    queue.begin([marking()])
+    assert queue.waiting == 1
+    queue.confirmed(LSN(300))
+    assert keys(queue) == ["1"]
+
+
+def test_on_another_server_keys_mean_nothing() -> None:
+    queue = marks()
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    queue.forget()
+    assert (keys(queue), queue.waiting, queue.search_wanted) == ([], 0, True)
+
+
+def test_a_statement_has_rows_of_one_table_and_a_batch_at_most() -> None:
+    queue = marks(marking(), marking(OTHER))
+    note(queue, table(), *[b"1"] * (BATCH + 1))
+    queue.cut(100)
+    for lsn in (200, 300):
+        note(queue, table(), b"2")
+        queue.cut(lsn)
+    note(queue, table("other"), b"3")
+    queue.cut(400)
+    queue.confirmed(LSN(500))
+    assert [chunk.count for chunk in taken(queue)] == [BATCH, 3, 1]
+    assert queue.waiting == 0
+
+
+def test_a_key_of_several_columns_is_quoted_where_it_has_to_be() -> None:
+    queue = marks(marking(id="text", aggregate_id="integer"))
+    note(queue, table(), rb'a"\,{}', beside=b"1")
+    note(queue, table(), b"NULL", beside=b"2")
+    queue.cut(100)
+    queue.confirmed(LSN(200))
+    [chunk] = taken(queue)
+    assert chunk.literals() == [r'{"a\"\\,{}","NULL"}', "{1,2}"]
+
+
+def test_what_is_too_much_is_left_to_a_search(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mark, "BUDGET", 1000)
+    queue = marks()
+    queue.searched(None)
+    assert queue.done
+    for lsn in range(100, 2000, 100):
+        note(queue, table(), b"1")
+        queue.cut(lsn)
+    assert (queue.waiting, queue.dropped, queue.search_wanted, queue.done) == (4, 15, True, False)
+    assert [record.message for record in caplog.records] == ["marks are put off to a search of the table"]
+    queue.confirmed(LSN(5000))
+    assert len(keys(queue)) == 4
+    note(queue, table(), b"2")
+    queue.cut(6000)
+    queue.confirmed(LSN(7000))
+    assert keys(queue) == ["2"]
+
+
+def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(200))
+    for _ in range(mark.LOCKED_TRIES + 1):
+        chunk = queue.take()
+        assert chunk is not None
+        assert not queue.search_wanted
+        queue.settle(chunk, marked=0, locked=1)
+    assert (queue.take(), queue.waiting, queue.search_wanted) == (None, 0, True)
+
+
+def test_a_search_is_over_when_it_has_seen_what_was_there_when_it_was_wanted() -> None:
+    queue = marks()
+    queue.proven(LSN(50), "10:20:10,12", LSN(100))
+    assert (queue.target, queue.horizon) == (20, None)
+    queue.proven(LSN(99), "11:21:11", LSN(110))
+    assert (queue.target, queue.horizon) == (20, None)
+    queue.proven(LSN(100), "11:21:11", LSN(110))
+    assert queue.horizon == 10
+    queue.searched(10)
+    # A transaction was open that may have brought rows; but nobody waits for it.
+    assert (queue.search_wanted, queue.done) == (True, True)
+    queue.proven(LSN(130), "30:30:", LSN(130))
+    queue.proven(LSN(140), "31:31:", LSN(140))
+    assert queue.horizon == 30
+    queue.searched(30)
+    assert (queue.search_wanted, queue.done) == (False, True)
+
+
+def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    queue = marks()
+    for _ in range(3):
+        queue.fail(MissingRight("no", next="grant it"))
+    assert (queue.failures["missing_right"], queue.failing, queue.done) == (3, "no", True)
+    queue.well()
+    queue.well()
+    assert [record.message for record in caplog.records] == [
+        "rows can't be marked as sent",
+        "rows are marked as sent again",
+    ]
+
+
+def test_rows_from_before_a_column_had_its_name_are_left_to_a_search() -> None:
+    queue = marks(marking(event_id="uuid"))
+    queue.searched(None)
+    plan = table()
+    assert queue.noting(plan) == (plan.encode, plan.read)
+    assert queue.search_wanted
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 5), st.just("cut"), st.tuples(st.just("confirm"), st.integers(0, 30))))
+)
+def test_in_any_order_nothing_is_marked_that_is_not_confirmed(steps: list[Any]) -> None:
+    queue = marks()
+    plan = table()
+    lsn = confirmed = number = 0
+    committed: dict[str, int] = {}
+    done: list[str] = []
+    for step in steps:
+        if isinstance(step, int):
+            lsn += 10
+            for _ in range(step):
+                number += 1
+                committed[str(number)] = lsn
+                note(queue, plan, str(number).encode())
+            queue.cut(lsn)
+        elif step == "cut":
+            queue.cut(lsn)
+        else:
+            confirmed = max(confirmed, min(step[1] * 10 + 8, lsn + 8))
+            queue.confirmed(LSN(confirmed))
+        done += keys(queue)
+        assert all(committed[key] < confirmed for key in done)
+    queue.confirmed(LSN(lsn + 8))
+    done += keys(queue)
+    assert done == list(committed)
