@@ -1,0 +1,56 @@
+"""From a polling relay to this one and back, under load, by the commands of the documents as they stand there.
+
+Each of the three tables once; `python -m tests.chaos.cutover` does it as often as one likes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.polling import steps
+from tests.polling.scene import AGAIN, FIRST, LEAVE, RETURN, Scene
+from tests.polling.table import TABLES
+from tests.servers.kafka import Kafka
+
+RUN_HERE = ["settings", "partitioner", "prepare", "check", "compare", "slot", "pending", "stop-old"]
+RUN_HERE += ["backfill", "backfill-given-up", "backfill-killed", "start", "audit"]
+
+
+def test_each_block_is_run() -> None:
+    assert list(LEAVE) == RUN_HERE
+    assert list(RETURN) == ["grant", "mark", "marked", "drop"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("letter", TABLES)
+def test_there_and_back_under_load(letter: str, kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    with Scene(TABLES[letter], kafka, seed=1, rate=30) as scene:
+        steps.prepare(scene)
+        steps.begin(scene, events=150)
+        checked = scene.run("check", code=78)
+        assert "1 failed" in checked.stdout
+        if letter == "a":
+            assert "nothing would be different" in scene.run("compare").stdout
+
+        made = steps.leave(scene, kill_old=letter == "a")
+        if made.returncode:
+            assert anonymous(made.stderr) == anonymous(LEAVE["pending"])
+        scene.shop.wait_written(50)
+        audited = scene.run("audit", code=1 if scene.undelivered else 0).stdout
+        assert f"missing      {len(scene.undelivered)}" in audited
+
+        steps.go_back(scene)
+        scene.shop.wait_written(50)
+        steps.end(scene)
+        verdict = scene.verdict()
+    with capsys.disabled():
+        print(f"\ncut-over, table {letter}: {verdict}", flush=True)
+    verdict.require()
+    assert {FIRST, "backfill", "stream", AGAIN} == set(verdict.first)
+
+
+def anonymous(text: str) -> str:
+    """Without the number of rows, and without what comes before the error."""
+    return re.sub(r"\d+ rows?", "N rows", text[text.index("error: ") :])
