@@ -39,6 +39,11 @@ _BATCH = 1000
     type=click.Choice(["drop", "detach"]),
     help="Drop whole partitions, or detach them, instead of deleting rows.",
 )
+@click.option(
+    "--left-out",
+    is_flag=True,
+    help="Remove rows that the settings leave out as well, though the table doesn't say that they were sent.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def command(
     *,
@@ -46,6 +51,7 @@ def command(
     dry_run: bool,
     batch: int,
     partitions: Literal["drop", "detach"] | None,
+    left_out: bool,
     as_json: bool,
 ) -> None:
     """Remove rows of the outbox table that are old and acknowledged, in small batches.
@@ -65,7 +71,7 @@ def command(
     from cdc_outbox.log import json_text
     from cdc_outbox.repair.cleanup import Rule, Unacknowledged, clean
 
-    rule = Rule(older_than=age, batch=batch, partitions=partitions)
+    rule = Rule(age, batch, partitions=partitions, left_out=left_out)
     with Progress("rows removed") as progress:
 
         def told(done: int, total: int) -> None:
@@ -92,6 +98,7 @@ def _document(cleaned: Cleaned) -> dict[str, Any]:
         "found": found.delivered,
         "removed": cleaned.removed,
         "partitions": [str(name) for name in cleaned.partitions],
+        "left_out": found.left_out,
         "unacknowledged": found.undelivered,
         "oldest_unacknowledged": [{"id": row.id, "time": row.time} for row in found.oldest],
         "slots": [{"problem": problem, "next": remedy} for problem, remedy in cleaned.why],
@@ -107,4 +114,6 @@ def _line(cleaned: Cleaned, age: float, *, dry_run: bool) -> str:
         gone += f", with partition {', '.join(map(str, cleaned.partitions))}"
     by = f", by {cleaned.by}" if cleaned.by is not None else ""
     stay = f"; {found.undelivered} are not acknowledged and stay" if found.undelivered else ""
+    if found.left_out:
+        stay += f"; {found.left_out} that the settings leave out stay (--left-out)"
     return f"{cleaned.table}  {gone} ({old(age)}{by}){stay}"

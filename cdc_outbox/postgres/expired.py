@@ -5,7 +5,9 @@ ranges of its blocks (`Piece`), so that every statement reads a few megabytes, a
 again, dead, by each batch. Each batch is a transaction of its own. It passes over rows that somebody has locked, and
 judges anew a row that somebody has changed.
 
-Only a condition of `acknowledged` says which rows may go, and it stands in the very statement that deletes.
+Only a condition of `acknowledged` says which rows may go, and it stands in the very statement that deletes. Rows that
+the settings leave out, for another bus for one, may be somebody else's to send: they go only where the table itself
+says that they were sent (`ours`), or a person says that they may.
 
 A DELETE sends nothing to Kafka: the publication has inserts only.
 
@@ -24,12 +26,15 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.unsent import selected, unsent
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cdc_outbox.postgres.acknowledged import Acknowledged
+    from cdc_outbox.settings import OutboxSettings
+    from cdc_outbox.table.mapping import Plan
     from cdc_outbox.table.values import Field
 
 Answer = TypeVar("Answer")
@@ -64,7 +69,8 @@ select n.nspname::text, c.relname::text,
 """
 
 _COUNT: Final[LiteralString] = """
-select count(*) filter (where {delivered}), count(*) filter (where not ({delivered})) from {relation} as r
+select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),
+       count(*) filter (where {delivered} and not ({ours})) from {relation} as r
  where {piece} and {old}
 """
 
@@ -77,7 +83,7 @@ _DELETE: Final[LiteralString] = """
 with gone as (
     delete from {relation} where ctid = any (array(
         select r.ctid from {relation} as r
-         where {piece} and {old} and {delivered} limit {most} for update skip locked)) returning 1)
+         where {piece} and {old} and {delivered} and {ours} limit {most} for update skip locked)) returning 1)
 select count(*) from gone
 """
 
@@ -101,15 +107,21 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Old rows of a piece: `delivered` ones, which may go, and `undelivered` ones, the oldest of them by name."""
+    """Old rows: `delivered` ones, which may go; `undelivered` ones, the oldest of them by name; and those left out."""
 
     delivered: int = 0
     undelivered: int = 0
+    left_out: int = 0
     oldest: tuple[Kept, ...] = ()
 
     def __add__(self, other: Count) -> Count:
         oldest = sorted((*self.oldest, *other.oldest), key=lambda kept: kept.time or "")[:SHOWN]
-        return Count(self.delivered + other.delivered, self.undelivered + other.undelivered, tuple(oldest))
+        return Count(
+            self.delivered + other.delivered,
+            self.undelivered + other.undelivered,
+            self.left_out + other.left_out,
+            tuple(oldest),
+        )
 
 
 async def moment(conn: Connection, age: float) -> str:
@@ -135,8 +147,21 @@ def older(time: Field | None, before: str) -> sql.Composable:
     return sql.SQL("{} < {}").format(column, limit)
 
 
+def ours(plan: Plan, settings: OutboxSettings) -> sql.Composable:
+    """The condition that a row is ours to send, or bears the table's own mark that it was sent. Never null."""
+    conditions = selected(plan.shape, plan.table, settings)
+    if not conditions:
+        return sql.SQL("true")
+    mine = sql.SQL("coalesce({}, false)").format(sql.SQL(" and ").join(conditions))
+    sent = plan.bookkeeping.sent
+    return mine if sent is None else sql.SQL("({} or not ({}))").format(mine, unsent(sent))
+
+
 class Expired:
-    """The old rows of one table. `time`: the column that says how old, None for rows of any age."""
+    """The old rows of one table. `time`: the column that says how old, None for rows of any age.
+
+    `ours`: the condition that a row may go besides, None for every one.
+    """
 
     def __init__(
         self,
@@ -146,6 +171,7 @@ class Expired:
         id_column: Field,
         time: Field | None,
         before: str,
+        ours: sql.Composable | None = None,
     ) -> None:
         self._conn = conn
         self.acknowledged = acknowledged
@@ -154,6 +180,7 @@ class Expired:
         self._time = sql.SQL("r.{}").format(sql.Identifier(time.name)) if time is not None else None
         self._old = older(time, before)
         self._delivered = acknowledged.condition(sql.Identifier("r"))
+        self._ours = ours or sql.SQL("true")
 
     async def pieces(self) -> Sequence[Piece]:
         """The whole table as it is now, in pieces."""
@@ -171,11 +198,12 @@ class Expired:
 
     async def count(self, piece: Piece) -> Count:
         """The old rows of the piece as they are now."""
-        ((delivered, undelivered),) = await self._run(_COUNT, piece)
+        ((delivered, undelivered, left_out),) = await self._run(_COUNT, piece)
         oldest = await self._run(_OLDEST, piece) if undelivered else []
         return Count(
             int(delivered),
             int(undelivered),
+            int(left_out),
             tuple(Kept(None if id_ is None else str(id_), time) for id_, time in oldest),
         )
 
@@ -196,6 +224,7 @@ class Expired:
             piece=where,
             old=self._old,
             delivered=self._delivered,
+            ours=self._ours,
             id=self._id,
             time=self._time or sql.SQL("null"),
             order=self._time or self._id,

@@ -75,13 +75,14 @@ select n.nspname::text, d.relname::text, pg_catalog.pg_get_expr(d.relpartbound, 
 )
 
 _COUNT: Final[LiteralString] = """
-select count(*) filter (where {delivered}), count(*) filter (where not ({delivered})) from {partition} as r
+select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),
+       count(*) filter (where {delivered} and not ({ours})) from {partition} as r
 """
 _OLDEST: Final[LiteralString] = """
 select r.{id}::text, r.{time}::text from {partition} as r where not ({delivered}) order by r.{time} limit {shown}
 """
-_UNDELIVERED: Final[LiteralString] = """
-select exists (select from {partition} as r where not ({delivered}))
+_IN_THE_WAY: Final[LiteralString] = """
+select exists (select from {partition} as r where not ({delivered} and {ours}))
 """
 
 
@@ -99,11 +100,19 @@ class Partitions:
     """The partitions of one table that end before a moment."""
 
     def __init__(
-        self, conn: Connection, acknowledged: Acknowledged, *, id_column: Field, time: Field, before: str
+        self,
+        conn: Connection,
+        acknowledged: Acknowledged,
+        *,
+        id_column: Field,
+        time: Field,
+        before: str,
+        ours: sql.Composable | None = None,
     ) -> None:
         self._conn = conn
         self.table = acknowledged.table
         self._delivered = acknowledged.condition(sql.Identifier("r"))
+        self._ours = ours or sql.SQL("true")
         self._id = id_column.name
         self._column = time.name
         self._number = time.type_oid in INTEGERS
@@ -134,9 +143,10 @@ class Partitions:
     async def count(self, partition: Partition) -> Count:
         """Its rows, all of them old."""
         await execute(self._conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
-        ((delivered, undelivered),) = await self._ask(_COUNT, partition)
+        ((delivered, undelivered, left_out),) = await self._ask(_COUNT, partition)
         oldest = await self._ask(_OLDEST, partition) if undelivered else []
-        return Count(int(delivered), int(undelivered), tuple(Kept(id_, time) for id_, time in oldest))
+        kept = tuple(Kept(id_, time) for id_, time in oldest)
+        return Count(int(delivered), int(undelivered), int(left_out), kept)
 
     async def detach(self, partition: Partition) -> bool:
         """Take it out of the table; it stays as a table of its own. False where a row came that isn't acknowledged.
@@ -187,8 +197,8 @@ class Partitions:
         owner, name = self._conn, _identifier(partition.name)
         async with owner.transaction():
             await execute(owner, sql.SQL("lock table {} in access exclusive mode").format(name))
-            ((undelivered,),) = await self._ask(_UNDELIVERED, partition)
-            if undelivered:
+            ((in_the_way,),) = await self._ask(_IN_THE_WAY, partition)
+            if in_the_way:
                 return False
             if drop:
                 await execute(owner, sql.SQL("drop table {}").format(name))
@@ -198,6 +208,7 @@ class Partitions:
         statement = sql.SQL(query).format(
             partition=_identifier(partition.name),
             delivered=self._delivered,
+            ours=self._ours,
             id=sql.Identifier(self._id),
             time=sql.Identifier(self._column),
             shown=sql.Literal(SHOWN),

@@ -52,13 +52,15 @@ SHARE: Final = 0.5
 class Rule:
     """Which rows go, and how. `older_than`: seconds; `batch`: rows at a time; `share`: part of the time, up to 1.
 
-    `partitions`: whole partitions go, and no rows of others.
+    `partitions`: whole partitions go, and no rows of others. `left_out`: rows that the settings leave out go too,
+    though the table doesn't say that they were sent.
     """
 
     older_than: float
     batch: int = BATCH
     share: float = SHARE
     partitions: Literal["drop", "detach"] | None = None
+    left_out: bool = False
 
 
 @dataclass(slots=True)
@@ -147,8 +149,9 @@ async def _table(
     done = Cleaned(table, by.name if by is not None else None)
     proven = await acknowledged(relay, owner, settings.postgres.slot, table)
     before = await expired.moment(owner, rule.older_than)
+    ours = None if rule.left_out else expired.ours(plan, settings.outbox)
     if rule.partitions is None:
-        rows = Expired(owner, proven, id_column=plan.layout.id, time=by, before=before)
+        rows = Expired(owner, proven, id_column=plan.layout.id, time=by, before=before, ours=ours)
         await _rows(rows, rule, done, dry_run=dry_run, told=told)
     elif by is None:
         raise UsageError(
@@ -156,7 +159,7 @@ async def _table(
             next="give an age, such as --older-than 7d",
         )
     else:
-        parts = Partitions(owner, proven, id_column=plan.layout.id, time=by, before=before)
+        parts = Partitions(owner, proven, id_column=plan.layout.id, time=by, before=before, ours=ours)
         await _partitions(parts, rule.partitions, done, dry_run=dry_run, told=told)
     if done.found.undelivered:
         done.why = await standing(relay, proven)
@@ -191,7 +194,7 @@ async def _partitions(
     """Only partitions with no row that isn't acknowledged go; of the others no row does."""
     for partition in await parts.old():
         count = await parts.count(partition)
-        if count.undelivered:
+        if count.undelivered or count.left_out:
             done.found += replace(count, delivered=0)
             continue
         if not dry_run:
