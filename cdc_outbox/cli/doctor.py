@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         "cdc-outbox doctor --config /etc/cdc-outbox.toml --json | jq '.checks[] | select(.status != \"ok\")'",
     ),
 )
-@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http")
+@settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "cleanup", "http")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
 )

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import marking, outbox, publication, rows
+from cdc_outbox.postgres import cleanup_grants, marking, outbox, publication, rows
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
+from cdc_outbox.postgres.expired import grants
+from cdc_outbox.repair.cleanup import aged, old
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ async def examine(
             await _partitioning(conn, findings, plan, within)
             if settings.outbox.mark == "update":
                 await _marks(conn, settings, findings, plan)
+            if settings.cleanup.older_than is not None:
+                await _cleanup(conn, settings, findings, plan, role, settings.cleanup.older_than)
             await _rows(conn, findings, plan, found, role, within)
         except CdcOutboxError as error:
             findings.refuse("mapping", error)
@@ -200,6 +204,29 @@ async def _marks(conn: Connection, settings: Settings, findings: Findings, plan:
         )
     else:
         findings.ok("marks", f"{plan.table}: {how}")
+
+
+async def _cleanup(
+    conn: Connection, settings: Settings, findings: Findings, plan: Plan, role: str, age: float
+) -> None:
+    """Can the relay remove old rows by itself? Whatever is in the way of that, it delivers all the same."""
+    table, postgres = plan.table, settings.postgres
+    try:
+        by = aged(plan, age)
+    except SetupError as error:
+        findings.warn("cleanup", str(error), error.next)
+        return
+    by_owner = postgres.admin_dsn not in ("", postgres.dsn)
+    if not by_owner and not await cleanup_grants.may(conn, table, role):
+        findings.warn(
+            "cleanup",
+            f"{role} may not remove rows of {table}, so those that are {old(age)} stay",
+            f"as its owner: {grants(table, plan.layout.id.name, role)} or name an owner's connection in"
+            " postgres.admin_dsn",
+        )
+        return
+    told = f", by {quote(by.name)}" if by is not None else ""
+    findings.ok("cleanup", f"{table}: rows that are {old(age)} go once they are acknowledged{told}")
 
 
 async def _rows(

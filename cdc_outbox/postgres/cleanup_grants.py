@@ -10,6 +10,7 @@ from cdc_outbox import ddl
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
 
 _GRANTED: Final[LiteralString] = """
@@ -39,7 +40,12 @@ async def granted(conn: Connection, settings: Settings, role: str) -> bool:
     if settings.cleanup.older_than is None:
         return True
     for table in settings.outbox.tables:
-        ((has,),) = await execute(conn, _GRANTED, {"role": role, "table": str(table)})
-        if not has:
+        if not await may(conn, table, role):
             return False
     return True
+
+
+async def may(conn: Connection, table: TableName, role: str) -> bool:
+    """Whether the role may remove rows of the table and of all its partitions."""
+    ((has,),) = await execute(conn, _GRANTED, {"role": role, "table": str(table)})
+    return bool(has)

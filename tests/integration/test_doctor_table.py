@@ -71,6 +71,26 @@ def test_marks(as_relay: Doctor) -> None:
     assert (marks["status"], "triggers told run" in marks["message"]) == ("warning", True)
 
 
+def test_cleanup(as_relay: Doctor) -> None:
+    """Only where the relay is to remove old rows; whatever is in the way, it can deliver."""
+    place = as_relay
+    assert "postgres.cleanup" not in place.look()
+    cleanup = place.look("--cleanup-older-than", "7d")["postgres.cleanup"]
+    assert (cleanup["status"], "may not remove rows of public.outbox" in cleanup["message"]) == (
+        "warning",
+        True,
+    )
+    statement = str(cleanup["remedy"]).partition("as its owner: ")[2].partition(" or name")[0]
+    place.execute(SQL(statement))  # type: ignore[arg-type]
+    cleanup = place.look("--cleanup-older-than", "7d")["postgres.cleanup"]
+    assert cleanup["message"] == (
+        "public.outbox: rows that are older than 7d go once they are acknowledged, by created_at"
+    )
+    place.execute("alter table outbox drop column created_at")
+    cleanup = place.look("--cleanup-older-than", "7d")["postgres.cleanup"]
+    assert "no column that says how old a row is" in cleanup["message"]
+
+
 def test_what_is_no_table(doctor: Doctor) -> None:
     doctor.execute("create view outbox as select 1 as id")
     assert "is a view" in doctor.look(code=78)["postgres.table"]["message"]
