@@ -17,7 +17,7 @@ from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import NAMES, Shape
 from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import DOCUMENTS, FIRST_USER_TYPE, HSTORE, INTEGERS, OID, TIMES, Field
+from cdc_outbox.table.values import BYTEA, DOCUMENTS, FIRST_USER_TYPE, HSTORE, INTEGERS, OID, TIMES, Field
 
 if TYPE_CHECKING:
     from cdc_outbox.settings.model import OutboxSettings
@@ -347,6 +347,12 @@ class Compiler:
                 f"outbox.key is wrong: {error}", next=f"write a JSON pointer, as in --key {before}/order/id"
             ) from None
         document = self.need(role, "the key is to be taken from it")
+        if document.type_oid not in DOCUMENTS | {BYTEA} and document.type_oid < FIRST_USER_TYPE:
+            raise MappingError(
+                f"the key {text} can't come from column {document.name} of {self.table}: it is not json, jsonb, text "
+                "or bytea with a JSON document",
+                next="name the key by a column, as in --key COLUMN",
+            )
         at, read = document.at, document.read
 
         def pointed(values: Values) -> bytes | None:
@@ -454,10 +460,8 @@ class Compiler:
             self.claim(f"only {name}", field, needed=True)
             self.summary[f"only {field.name}"] = (", ".join(accepted), "configured")
             rules.append(selection.only(field, accepted))
-        if self.source is not None:
-            return rules
         rule = "recognised" if self.profile is None else f"profile {self.profile.name}"
-        mark = self.bookkeeping.sent
+        mark = self.bookkeeping.sent if self.source is None else None
         if mark is not None:
             self.claim("sent", mark.field, needed=False)
             self.summary["sent"] = (mark.field.name, rule)
@@ -469,8 +473,9 @@ class Compiler:
         )
         if due is not None and self.settings.scheduled == "error":
             self.claim("due", due, needed=False)
-            self.summary["due"] = (due.name, rule)
-            rules.append(selection.due(due))
+            if self.source is None:
+                self.summary["due"] = (due.name, rule)
+                rules.append(selection.due(due))
         return rules
 
     def accepted(self, bus: Field) -> tuple[str, ...]:

@@ -88,9 +88,9 @@ def _find_exactly(raw: bytes, tokens: tuple[str, ...], role: str) -> bytes | Non
         if isinstance(found, str):
             return found.encode("utf-8", "surrogateescape")
     except UnicodeError:
-        problem = f"the {role}'s member that should be the key isn't valid Unicode"
+        problem = f"the member of the {role} that should be the key isn't valid Unicode"
     except (ValueError, RecursionError):
-        problem = f"the {role} isn't JSON that a key can be taken from"
+        problem = f"there is no JSON in the {role} that a key can be taken from"
     else:
         return _spell(found, role)
     raise Unfit("key", problem, _REMEDY)
@@ -103,4 +103,4 @@ def _spell(found: object, role: str) -> bytes | None:
         return b"true" if found else b"false"
     if isinstance(found, int):
         return b"%d" % found
-    raise Unfit("key", f"the {role}'s member that should be the key is an object or an array", _REMEDY)
+    raise Unfit("key", f"the member of the {role} that should be the key is an object or an array", _REMEDY)

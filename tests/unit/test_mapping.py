@@ -268,6 +268,17 @@ def test_stray_bytes_of_an_sql_ascii_database_pass_as_they_are():
     assert Mapped(key="payload:/id").key(payload=b'{"id": "\xe4"}') == b"\xe4"
 
 
+def test_a_key_from_inside_the_headers():
+    mapped = Mapped(key="headers:/tenant/id")
+    assert mapped.key(headers='{"tenant": {"id": 1.50}}') == b"1.50"
+    assert mapped.plan.summary["key"] == ("headers:/tenant/id", "configured")
+    for document in ("{}", None):
+        with pytest.raises(PoisonEvent, match="headers:/tenant/id is NULL or missing"):
+            mapped.key(headers=document)
+    with pytest.raises(PoisonEvent, match="no JSON in the headers that a key can be taken from"):
+        mapped.key(headers="{")
+
+
 # Value
 
 
