@@ -10,7 +10,8 @@ What is asked in which order decides that nothing which is under way is called m
 5. the table again, by the ids of messages whose row the snapshot lacks.
 
 A row that isn't found and isn't proven delivered is under way, as long as the slot is there and stands where the
-witness says. Without that, nothing will bring it any more: it is missing.
+witness says. Without that, nothing will bring it any more: it is missing. A relay that has just begun has no proof yet:
+then such rows are waited for, and those that don't come within `PATIENCE` are missing.
 
 A topic that was trimmed can't tell of rows from before its first record, nor a compacted one of any row: they are
 unknown. The log is read from an hour before the window, since a commit comes after its row was written.
@@ -24,7 +25,7 @@ import tempfile
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox import log, memory
 from cdc_outbox.errors import CdcOutboxError, SetupError
@@ -63,6 +64,9 @@ APPLICATION_NAME: Final = "cdc-outbox audit"
 
 MARGIN_MS: Final = 3_600_000
 """Topics are read from so long before the window."""
+
+PATIENCE: Final = 10.0
+"""Seconds for rows that may be under way, where nothing proves what was delivered."""
 
 HOPELESS: Final = 20_000
 """Messages without a row in a row, after which the table isn't asked about further ones."""
@@ -250,12 +254,15 @@ class _Audit:
         self._topics = topics
         self._notes: list[str] = []
         self._elsewhere = 0
+        self._unacknowledged: Literal["missing", "under way", "doubtful"] = "under way"
+        self._lacking: str | None = None
+        """Why it isn't proven what was delivered."""
 
     async def run(self) -> Report:
         settings, wish = self._settings, self._wish
         window = await audited.settled(self._owner, wish.window)
         plans = [await self._plan(table) for table in settings.outbox.tables]
-        sources, waits = await self._sources(plans, window)
+        sources = await self._sources(plans, window)
         begins, ends = await self._bounds(plans, window)
         async with AsyncExitStack() as stack:
             async with table_rows.snapshot(
@@ -269,7 +276,7 @@ class _Audit:
             rules = Rules(
                 since=_us(window.since),
                 until=_us(window.until),
-                unacknowledged=wish.settled or not waits,
+                unacknowledged="missing" if wish.settled else self._unacknowledged,
                 sent=wish.every or settings.outbox.mark == "update",
                 left_out=wish.every,
                 may_lack_rows=wish.foreign_ok,
@@ -280,6 +287,9 @@ class _Audit:
             spans = self._spans(plans, books, begins, ends)
             horizons = await self._enter_messages(spans, books, judge)
             await self._judge(judge, books, plans, horizons)
+            await self._await(judge, books, plans, ends)
+            if self._lacking is not None and judge.findings.missing.count:
+                self._notes.append(f"some of what is missing may be under way: {self._lacking}")
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
             for span in spans:
                 named[span.place.topic] = max(0, named[span.place.topic]) + span.end - span.begin
@@ -310,30 +320,32 @@ class _Audit:
             )
         return plan
 
-    async def _sources(self, plans: list[Plan], window: Chosen) -> tuple[list[AuditedRows], bool]:
-        """What to read, and whether what isn't acknowledged may be under way."""
+    async def _sources(self, plans: list[Plan], window: Chosen) -> list[AuditedRows]:
+        """What to read; and find out what rows are that aren't acknowledged."""
         settings = self._settings
         name = settings.postgres.slot
         relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
         try:
             proofs = [await acknowledged(relay, self._owner, name, plan.table) for plan in plans]
+            there = await slot.inspect(relay, name)
             verdict = witness.judge(
-                name,
-                await witness.read(relay, name),
-                await slot.inspect(relay, name),
-                await server.identity(relay),
+                name, await witness.read(relay, name), there, await server.identity(relay)
             )
         finally:
             await relay.close()
         lacking = next((proof.lacking for each in proofs for proof in each.proofs if proof.lacking), None)
-        why = str(verdict.error) if verdict.error is not None else lacking
-        if why is not None and not self._wish.settled:
-            self._notes.append(f"what isn't found counts as missing, even if it is under way: {why}")
-        sources = [
+        if there is None:
+            self._unacknowledged, self._lacking = "missing", f"there is no replication slot {name}"
+        elif verdict.error is not None:
+            self._unacknowledged, self._lacking = "missing", str(verdict.error)
+        elif lacking is not None:
+            self._unacknowledged, self._lacking = "doubtful", lacking
+        if self._wish.settled:
+            self._lacking = None
+        return [
             await AuditedRows.of(self._owner, plan, settings.outbox, window, proof)
             for plan, proof in zip(plans, proofs, strict=True)
         ]
-        return sources, why is None
 
     def _books(self, expected: int) -> Books:
         settings, wish = self._settings, self._wish
@@ -463,6 +475,26 @@ class _Audit:
             self._told("buckets compared", buckets + at + 1, 2 * buckets)
             await asyncio.sleep(0)
         judge.late()
+
+    async def _await(self, judge: Judge, books: Books, plans: list[Plan], ends: dict[Place, int]) -> None:
+        """Look whether the events of doubtful rows have come since the ends of the topics were asked for."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        while judge.doubtful:
+            there = await self._topics.topics()
+            names = {*self._named(plans), *books.topics} & there.keys()
+            places = [Place(name, number) for name in names for number in range(there[name])]
+            now = await self._topics.ends(places)
+            spans = [Span(place, ends.get(place, 0), end) for place, end in now.items()]
+            async for place, messages in self._topics.records(spans):
+                for key in books.keys(place.topic, messages):
+                    judge.arrived(key)
+            ends |= now
+            if loop.time() > deadline:
+                break
+            if judge.doubtful:
+                await asyncio.sleep(0.2)
+        judge.give_up()
 
     async def _known(self, lookups: list[_Again], strays: list[Stray]) -> set[str]:
         """The ids of those that a table has a row for now."""

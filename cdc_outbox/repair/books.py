@@ -22,7 +22,7 @@ from cdc_outbox.table.pointer import compile as pointed
 from cdc_outbox.table.unfit import Unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -91,7 +91,7 @@ def id_from(text: str) -> IdFrom:
     kind, _, rest = text.partition(":")
     if kind == "header" and rest:
         return lambda message: next((value for name, value in message.headers if name == rest), None)
-    if kind != "payload":
+    if kind != "payload" or not rest:
         raise ValueError("it is neither header:NAME nor payload:/json/pointer")
     find = pointed(rest)
 
@@ -262,6 +262,15 @@ class Books:
                 aggregate = blake2b(message.key + suffix, digest_size=16).digest()
                 deliver(aggregate, key, place, message.offset, commit, lsn, seq, slot)
         return nameless
+
+    def keys(self, topic: str, messages: Iterable[Message]) -> Iterator[bytes]:
+        """The keys of messages' events, without entering anything."""
+        prefix = f"{topic}\0".encode() if self._scoped else b""
+        for message in messages:
+            own = next((value for name, value in message.headers if name == "id"), None)
+            id_ = self._other_id(message) if own is None else own
+            if id_ is not None:
+                yield self.ids.enter(prefix + id_)[0]
 
     def _other_id(self, message: Message) -> bytes | None:
         for find in self._ids_from:

@@ -12,7 +12,8 @@ older came too late. What proves that:
 - Else their commit times. A transaction takes its time a moment before it takes its place in the log, so of two that
   overlap the second may have the earlier time. What differs by less than `CLOSE_MS` is undecided.
 - Beside a polling relay the time of a row that the table calls sent may be that of the sending, and then the table has
-  to agree: the one that came late was created no later than the other. Else it is undecided.
+  to agree: the one that came late was created no later than the other. Else it is undecided, and so it is where the
+  table has no time of creation.
 
 What is undecided is counted and shown, and is no fault.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair.spool import Spool
@@ -41,6 +42,9 @@ RENUMBERED_MS: Final = 1000
 SUSPECTS: Final = 20_000
 """Late deliveries of which the table is asked too; beyond them the commit times are enough."""
 
+DOUBTFUL: Final = 50_000
+"""Rows that are waited for without a proof; further ones are missing."""
+
 EXACT: Final = 1
 CLOSE: Final = 2
 
@@ -52,14 +56,14 @@ SUSPICION: Final = Struct(">16s16sIQQB")
 class Rules:
     """What counts as a fault.
 
-    `since` and `until` in µs: messages outside are judged only where their row was read. `unacknowledged`: a row that
-    isn't acknowledged and isn't found is missing too. `sent`: so is one that the table calls sent; `left_out`: one that
-    a rule leaves out. `may_lack_rows`: a message without a row is no fault. `keyed`: keys decide on partitions.
+    `since` and `until` in µs: messages outside are judged only where their row was read. `unacknowledged`: what a row
+    is that isn't acknowledged and isn't found. `sent`: one that the table calls sent is missing too, and `left_out`:
+    one that a rule leaves out. `may_lack_rows`: a message without a row is no fault. `keyed`: partitions go by keys.
     """
 
     since: int | None = None
     until: int | None = None
-    unacknowledged: bool = True
+    unacknowledged: Literal["missing", "under way", "doubtful"] = "missing"
     sent: bool = True
     left_out: bool = False
     may_lack_rows: bool = False
@@ -156,6 +160,8 @@ class Judge:
         self._rules = rules
         self._limit = limit
         self._horizons: dict[int, float] = {}
+        self.doubtful: dict[bytes, tuple[Any, ...]] = {}
+        """Rows that may be under way or missing: to be told by `arrived`, or by `give_up`."""
         self._suspicions = Spool(SUSPICION, len(books.events), directory)
         self._suspects: list[tuple[bytes, bytes, int, int, int, int, tuple[Any, ...] | None]] = []
 
@@ -275,28 +281,57 @@ class Judge:
         ]
 
     def _not_found(self, row: tuple[Any, ...]) -> None:
-        key, _, flags, topic, created_us, where, _ = row
-        findings, rules, limit = self.findings, self._rules, self._limit
-
-        def told() -> dict[str, Any]:
-            return {
-                "id": self._books.id(key, where),
-                "topic": None if topic == entry.NO_TOPIC else self._books.topics[topic],
-                "created_us": created_us or None,
-            }
-
+        key, _, flags, _, created_us, *_ = row
+        findings, rules = self.findings, self._rules
         if flags & entry.LEFT_OUT and not rules.left_out:
             findings.left_out += 1
         elif flags & entry.SENT and not rules.sent:
             findings.sent_elsewhere += 1
-        elif not flags & entry.ACKNOWLEDGED and not rules.unacknowledged:
-            findings.under_way.add(limit, told)
+        elif not flags & entry.ACKNOWLEDGED and rules.unacknowledged == "under way":
+            self._tell(row, findings.under_way)
             if created_us and (findings.oldest_under_way is None or created_us < findings.oldest_under_way):
                 findings.oldest_under_way = created_us
-        elif created_us < self._horizons.get(topic, -1):
-            findings.unknown.add(limit, lambda: told() | {"why": "trimmed"})
+        elif (
+            not flags & entry.ACKNOWLEDGED
+            and rules.unacknowledged == "doubtful"
+            and len(self.doubtful) < DOUBTFUL
+        ):
+            self.doubtful[key] = row
         else:
-            findings.missing.add(limit, lambda: told() | ({"why": "poison"} if flags & entry.POISON else {}))
+            self._lost(row)
+
+    def _lost(self, row: tuple[Any, ...]) -> None:
+        _, _, flags, topic, created_us, *_ = row
+        if created_us < self._horizons.get(topic, -1):
+            self._tell(row, self.findings.unknown, why="trimmed")
+        elif flags & entry.POISON:
+            self._tell(row, self.findings.missing, why="poison")
+        else:
+            self._tell(row, self.findings.missing)
+
+    def _tell(self, row: tuple[Any, ...], kind: Kind, **more: str) -> None:
+        key, _, _, topic, created_us, where, _ = row
+        kind.add(
+            self._limit,
+            lambda: {
+                "id": self._books.id(key, where),
+                "topic": None if topic == entry.NO_TOPIC else self._books.topics[topic],
+                "created_us": created_us or None,
+                **more,
+            },
+        )
+
+    def arrived(self, key: bytes) -> None:
+        """The event of a doubtful row has come since: it was under way."""
+        row = self.doubtful.pop(key, None)
+        if row is not None:
+            self._tell(row, self.findings.under_way)
+
+    def give_up(self) -> None:
+        """Doubtful rows that haven't come are missing."""
+        for row in self.doubtful.values():
+            self._lost(row)
+        self.doubtful.clear()
 
     def _copied(
         self, first: tuple[Any, ...], plain: int, sourced: int, last: tuple[Any, ...], rows: int
@@ -378,7 +413,7 @@ class Judge:
         """Whether the rows have nothing against it that `late` committed first."""
         if not any(row and row[2] & entry.SENT for row in (late, before)):
             return True
-        return late is not None and before is not None and late[4] <= before[4]
+        return late is not None and before is not None and 0 < late[4] <= before[4]
 
     def _late(self, key: bytes, place: int, offset: int, before: int, *, decided: bool) -> None:
         def told() -> dict[str, Any]:

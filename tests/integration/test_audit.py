@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,39 +15,39 @@ from confluent_kafka import Producer, TopicPartition
 from psycopg.sql import SQL
 
 from tests.integration.conftest import Database
+from tests.polling.table import A
 from tests.servers.kafka import Kafka
 from tests.servers.pipeline import Pipeline
 from tests.servers.relay import run_command
-
-FAULTS = ("missing", "twice", "out_of_order", "foreign", "moved_keys", "unknown")
 
 
 class Audited:
     """A pipeline, and the audit of it."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, *, topic: str | None = None) -> None:
         self.pipeline = pipeline
+        self.topic = topic or pipeline.topic
         self.producer = Producer(
             {"bootstrap.servers": pipeline.kafka.bootstrap, "linger.ms": 0, "log_level": 0}
         )
 
-    def audit(self, *flags: str, code: int | None = 0) -> dict[str, Any]:
+    def run(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Run `cdc-outbox audit FLAGS`."""
+        environment = {
+            "CDC_OUTBOX_DSN": self.pipeline.dsn,
+            "CDC_OUTBOX_SLOT": self.pipeline.slot,
+            "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.pipeline.kafka.bootstrap,
+        }
+        return run_command("audit", *flags, env=environment)
+
+    def audit(self, *flags: str, code: int = 0) -> dict[str, Any]:
         """The report. Its exit code has to fit."""
-        done = run_command(
-            "audit",
-            "--json",
-            *flags,
-            env={
-                "CDC_OUTBOX_DSN": self.pipeline.dsn,
-                "CDC_OUTBOX_SLOT": self.pipeline.slot,
-                "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.pipeline.kafka.bootstrap,
-            },
-        )
-        assert code is None or done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        done = self.run("--json", *flags)
+        assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert done.stdout, done.stderr
         report = json.loads(done.stdout)
         assert report["schema_version"] == 1
-        assert (report["status"] == "clean") is (done.returncode == 0)
+        assert (report["status"] == "clean") is (code == 0)
         return dict(report)
 
     def put(
@@ -61,7 +63,7 @@ class Audited:
         """A message of somebody else's."""
         own = [] if event is None else [("id", event)]
         self.producer.produce(
-            self.pipeline.topic,
+            self.topic,
             key=key,
             value=value,
             partition=partition,
@@ -77,6 +79,16 @@ class Audited:
                 "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
                 " values (%s, %s, 'Planted', '{}', now() - %s::interval) returning id::text",
                 (self.pipeline.aggregate_type, key, ago),
+            )
+        )
+
+    def created(self, event: str) -> str:
+        """When a row was written, as the report has it."""
+        return str(
+            self.pipeline.value(
+                """select to_char(created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from outbox"""
+                " where id = %s",
+                (event,),
             )
         )
 
@@ -97,7 +109,7 @@ def test_under_load_nothing_is_wrong(audited: Audited) -> None:
     pipeline.start()
     writer = pipeline.writer(rate=None, threads=2, rows_per_transaction=3, rollback_share=0.1).start()
     consumer = pipeline.consumer()
-    for round_ in range(3):
+    for round_ in range(2):
         consumer.wait_count(2_000 * (round_ + 1))
         report = audited.audit()
         assert report["faults"] == {}
@@ -209,3 +221,75 @@ def test_what_a_topic_no_longer_has_is_unknown_and_not_missing(audited: Audited,
     kafka.configure_topic(pipeline.topic, {"cleanup.policy": "compact"})
     report = audited.audit("--settled", code=1)
     assert (ids(report, "unknown"), ids(report, "missing")) == (sorted([old, never]), [])
+
+
+def test_after_a_cut_over_the_old_relays_messages_count(
+    database: Database, kafka: Kafka, slot: str, topics: str, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """Rows that the old relay marked as sent are found by the id in its messages, and asked for on request only."""
+    topic = f"{topics}orders"
+    kafka.create_topic(topic, 1)
+    A.make(database.dsn)
+    audited = Audited(make_pipeline(database, kafka), topic=topic)
+    insert = SQL(
+        "insert into outbox (aggregate_type, aggregate_id, topic, payload, status, created_at)"
+        " select 'order', 'k', %s, jsonb_build_object('n', n), %s, now() - n * interval '1 second'"
+        " from generate_series(5, 1, -1) n returning id::text"
+    )
+    with database.server.connect(database.name) as connection:
+        old = [str(id_) for (id_,) in connection.execute(insert, (topic, "sent")).fetchall()]
+        new = [str(id_) for (id_,) in connection.execute(insert, (topic, "pending")).fetchall()]
+    for number, id_ in enumerate(old[:4]):
+        audited.put(None, value=json.dumps({"row": int(id_)}), ms=time.time_ns() // 1_000_000 + number)
+    for number, id_ in enumerate(new):  # the old relay's clock goes ahead of these commits
+        audited.put(id_, ms=time.time_ns() // 1_000_000 - 60_000 + number)
+    assert audited.audit("--settled", code=1)["foreign"]["count"] == 4
+    report = audited.audit("--settled", "--id-from", "payload:/row")
+    assert report["rows"]["delivered"] == 9
+    assert report["rows"]["marked_sent"] == 1
+    assert ids(audited.audit("--all", "--id-from", "payload:/row", code=1), "missing") == [old[4]]
+    assert audited.audit("--settled", "--topic-name", topic, "--id-from", "payload:/row")["faults"] == {}
+
+
+def test_on_each_server_a_delivered_table_is_clean(
+    postgres_version: object,
+    outbox: Database,
+    kafka: Kafka,
+    make_pipeline: Callable[..., Pipeline],
+    tmp_path: Path,
+) -> None:
+    pipeline = make_pipeline(outbox, kafka).prepare().init()
+    pipeline.writer(rate=None, rows_per_transaction=3).write(30)
+    assert pipeline.start("--until-caught-up", state=None).wait() == 0
+    audited = Audited(pipeline)
+    report = audited.audit("--settled", "--spool", str(tmp_path))
+    assert (report["rows"]["delivered"], report["messages"]["read"]) == (30, 30)
+    lost = audited.insert("lost")
+    done = audited.run("--settled")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[1:3] == ["rows         31 read, 30 delivered", "messages     30 read"]
+    assert lines[3:5] == ["missing      1", f"  {lost}  {pipeline.topic}, written {audited.created(lost)}"]
+    assert lines[-2:] == [
+        "not clean: 1 missing",
+        f"next: cdc-outbox find {lost}; then send them again: cdc-outbox replay --id {lost}",
+    ]
+
+
+def test_what_is_wrong_with_the_question_is_named(audited: Audited) -> None:
+    for flags, code, error, remedy in (
+        ("--table nowhere", 78, "the table public.nowhere does not exist", "--table"),
+        ("--topic-name none.such", 78, "the cluster has no topic none.such", "--topic-name"),
+        ("--spool /nowhere", 78, "records can't be kept in /nowhere: no such file", "--spool"),
+        ("--since yesterday", 2, "--since 'yesterday' is neither a time nor a duration", "--since 2h"),
+        ("--id-from payload", 2, "--id-from is 'payload': it is neither", "payload:/event_id"),
+        ("--bootstrap-servers 127.0.0.1:1", 1, "no Kafka broker can be used", "bootstrap_servers"),
+        ("--column id=nothing", 78, "has no column 'nothing'", "name one of the columns"),
+    ):
+        done = audited.run(*flags.split())
+        assert done.returncode == code, done.stderr
+        wrong, next_ = done.stderr.splitlines()[-2:]
+        assert wrong.startswith("error: ")
+        assert error in wrong
+        assert next_.startswith("next: ")
+        assert remedy in next_

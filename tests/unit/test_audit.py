@@ -21,7 +21,7 @@ SURE = [(A, ACKNOWLEDGED), (B, ACKNOWLEDGED)]
 
 
 def test_what_is_not_acknowledged_is_under_way_and_not_missing() -> None:
-    found = judged([(A, ACKNOWLEDGED), (B, 0), (C, 0)], [[message(0, C)]], Rules(unacknowledged=False))
+    found = judged([(A, ACKNOWLEDGED), (B, 0), (C, 0)], [[message(0, C)]], Rules(unacknowledged="under way"))
     assert (ids(found.missing.events), ids(found.under_way.events), found.delivered) == ([A], [B], 1)
     assert found.oldest_under_way == CREATED_US
     settled = judged([(A, ACKNOWLEDGED), (B, 0)], [[]], Rules())
@@ -126,7 +126,7 @@ def test_beside_a_polling_relay_the_table_has_to_agree_with_the_times() -> None:
     """Its messages may bear the time of the sending: a later one of ours then seems to have committed before."""
     earlier, later = CREATED_US, CREATED_US + 5_000_000
     messages = [message(0, A, ms=2_000), message(1, B, ms=1_000)]
-    for by_a, by_b, late in ((earlier, later, 0), (later, earlier, 1), (earlier, earlier, 1)):
+    for by_a, by_b, late in ((earlier, later, 0), (later, earlier, 1), (earlier, earlier, 1), (0, 0, 0)):
         books = Books(100, None)
         enter_row(books, A, ACKNOWLEDGED | SENT, by_a)
         enter_row(books, B, ACKNOWLEDGED, by_b)
