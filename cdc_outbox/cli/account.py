@@ -20,6 +20,12 @@ def lines(document: dict[str, Any]) -> list[str]:
     for reason, count in document["left_out"].items():
         what = "inserted as sent" if reason == "sent" else "left out as the settings say"
         written.append(_line(count, f"{what} ({reason}), not compared"))
+    if len(document["inserted_as"]) > 1:
+        statuses = ", ".join(f"{count} {status}" for status, count in document["inserted_as"].items())
+        written.append(
+            f"note: rows are inserted with several statuses ({statuses}), and ours sends each at its insert, whatever "
+            "becomes of its status later; --only leaves others out"
+        )
     for difference in document["differences"]:
         written += _different(difference)
     return [*written, "", _verdict(document)]

@@ -60,11 +60,14 @@ ASK: Final = 0.2
 """Seconds in which nothing comes until the server is asked how far it has read."""
 
 _IDLE: Final = 2
+_UNFLUSHED: Final = 5
+"""A second: what wasn't flushed at once is after three times wal_writer_delay, of 200 ms by default."""
 
 WAIT: Final = 30.0
 """Seconds that the creation of the temporary slot may take."""
 
 _END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_flush_lsn()::text"
+_INSERTED: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
 _WAIT_EVENT: Final[LiteralString] = (
     "select (select wait_event from pg_catalog.pg_stat_activity where pid = %s)"
 )
@@ -100,13 +103,16 @@ class Holding:
         self._reading = reading
         self.lost = control.lost
 
-    async def rows(self) -> AsyncGenerator[Row]:
+    async def rows(self, *, unflushed: bool = False) -> AsyncGenerator[Row]:
         """The rows that the slot would give to a relay now, in their order, up to what is committed by now.
 
-        To be called once. Afterwards nothing is read any more, and the server stops when the socket is full.
+        What was committed with `synchronous_commit = off` is seen by others before it is flushed and can be streamed;
+        `unflushed` waits for it as well, a second at most. To be called once. Afterwards nothing is read any more,
+        and the server stops when the socket is full.
         """
-        end = LSN.parse((await self._control.fetch(_END_OF_WAL))[0])
-        async for row in self._reading.rows(until=end):
+        (end,) = await self._control.fetch(_INSERTED if unflushed else _END_OF_WAL)
+        patience = _UNFLUSHED if unflushed else _IDLE
+        async for row in self._reading.rows(until=LSN.parse(end), patience=patience):
             yield row
 
     async def require(self) -> None:
@@ -317,11 +323,12 @@ class _Reading:
         self._received = LSN(0)
         self._idle = 0
 
-    async def rows(self, *, until: LSN | None) -> AsyncIterator[Row]:
+    async def rows(self, *, until: LSN | None, patience: int = _IDLE) -> AsyncIterator[Row]:
         """The rows in the stream's order; with `until` to that position, or as far as the server can read now.
 
-        The flushed WAL may end within a record of a transaction that is still open, and what is left of it may be
-        flushed many seconds later: then the walsender waits short of `until`.
+        It can read no further when it waited for WAL at `patience` looks in a row. The flushed WAL may end within a
+        record of a transaction that is still open, and what is left of it may be flushed many seconds later: then the
+        walsender waits short of `until`.
         """
         stream = self._stream
         while True:
@@ -336,7 +343,7 @@ class _Reading:
                     continue
                 stream.send_status(ask=True)
                 self._idle = self._idle + 1 if await self._waits_for_wal() else 0
-                if self._idle < _IDLE:
+                if self._idle < patience:
                     continue
                 return
             row = self._take(bytes(view), until)

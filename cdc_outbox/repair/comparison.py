@@ -18,7 +18,7 @@ from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.table.values import TIMES, epoch_us
 
 if TYPE_CHECKING:
-    from cdc_outbox.event import TableName
+    from cdc_outbox.event import TableName, Values
     from cdc_outbox.repair.trial import Trial
     from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.plan import Plan
@@ -34,6 +34,9 @@ WATCHED: Final = 100_000
 
 NAMED: Final = 10
 """Ids that are named of each kind of difference."""
+
+STATUSES: Final = 20
+"""Statuses that are told apart."""
 
 _WAITING: Final = frozenset(
     {"", "pending", "new", "ready", "created", "queued", "unsent", "waiting", "unpublished"}
@@ -137,6 +140,8 @@ class Comparison:
         self.unwatched = 0
         self.left_out: Counter[str] = Counter()
         """Rows that neither is asked about, by reason: inserted as sent, or left out by `outbox.only`."""
+        self.inserted_as: Counter[str] = Counter()
+        """Rows that ours would send, by the status with which they were inserted: it sends all of them at once."""
         self.neither = 0
         """Rows that ours would leave out and that the old relay left as well."""
 
@@ -149,6 +154,8 @@ class Comparison:
         self.events += 1
         id_ = plan.event_id(values)
         trouble = self._trouble(trial)
+        if trouble is None:
+            self._note_status(plan, values)
         if id_ is None:
             self._differ(trouble or _NAMELESS, "(none)", sent=False)
             return
@@ -159,6 +166,15 @@ class Comparison:
             self.unwatched += 1
         else:
             self._watched[key] = _Watched(trial.row.xid, trial.row.commit_us, trouble)
+
+    def _note_status(self, plan: Plan, values: Values) -> None:
+        status = plan.bookkeeping.failed or plan.bookkeeping.taken
+        if status is None:
+            return
+        value = values[status.field.at]
+        word = "NULL" if value is None else value[:100].decode("utf-8", "backslashreplace")
+        if word in self.inserted_as or len(self.inserted_as) < STATUSES:
+            self.inserted_as[word] += 1
 
     def _is_meant(self, trial: Trial) -> bool:
         """Whether a row of another bus is left out because a person said so."""
@@ -278,6 +294,7 @@ class Comparison:
             "undecided": self.undecided,
             "unwatched": self.unwatched,
             "left_out": dict(self.left_out),
+            "inserted_as": dict(self.inserted_as),
             "old_relay_delay_seconds": {
                 "p50": self.delay(0.5),
                 "p99": self.delay(0.99),

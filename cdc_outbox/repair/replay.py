@@ -376,7 +376,7 @@ async def _undelivered(held: Holding, table: TableName) -> set[str] | None:
     ids: set[str] = set()
     read = 0
     try:
-        async with aclosing(held.rows()) as rows:
+        async with aclosing(held.rows(unflushed=True)) as rows:
             async for row in rows:
                 read += 1
                 if row.plan.table == table and (id_ := row.plan.event_id(row.values)) is not None:

@@ -120,6 +120,16 @@ def test_what_it_has_not_sent_is_told_by_status_with_a_step():
     assert "6 of 6 events would be different" in lines(document)
 
 
+def test_rows_that_are_inserted_before_they_are_due_are_told_of():
+    seen = Seen(TABLE_A, ROW_A)
+    for id_, status in (("1", "pending"), ("2", "draft")):
+        seen.add(id=id_, status=status)
+        seen.says(id_, "sent", None)
+    document = seen.finish()
+    assert (document["different"], document["inserted_as"]) == (0, {"pending": 1, "draft": 1})
+    assert any(line.startswith("note: rows are inserted with several statuses") for line in lines(document))
+
+
 def test_what_was_just_committed_is_undecided():
     seen = Seen(TABLE_C, {"topic": "orders", "payload": "{}"}, key="none")
     seen.add(id="1")
