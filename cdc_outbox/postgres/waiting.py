@@ -113,8 +113,7 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
     elif failed is not None and failed.given_up and choice.asks_the_table:
         await _require_none_given_up(conn, plan, given_up(failed), where)
     skipped = failed is not None and failed.retried and choice.failed == "skip"
-    if choice.failed != "publish":
-        await _require_none_scheduled(conn, plan, where)
+    await _require_none_scheduled(conn, plan, where)
     return Waiting(plan, rule, ordered, where, order, whole=choice.where is None and not skipped)
 
 
@@ -168,12 +167,11 @@ async def _require_none_scheduled(conn: Connection, plan: Plan, where: sql.Compo
         conditions.append(sql.SQL("coalesce({}, 0) = 0").format(sql.Identifier(attempts.name)))
     count = await table_rows.count(conn, plan.table, sql.SQL(" and ").join(conditions))
     if count:
-        column = quote(due.name)
         raise SetupError(
             f"{count} {'row' if count == 1 else 'rows'} of {plan.table} that nobody has tried to send yet "
-            f"{'is' if count == 1 else 'are'} to be sent later, by {column}",
-            next=f"let the old relay send them when they are due; or send them at once, with outbox.scheduled = "
-            f'"ignore"; or leave them out: cdc-outbox backfill --where "{column} <= now() and …"',
+            f"{'is' if count == 1 else 'are'} to be sent later, by {quote(due.name)}",
+            next="let the old relay send them when they are due; or send them at once: "
+            "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore cdc-outbox backfill; or say with --where which rows are to be sent",
         )
 
 

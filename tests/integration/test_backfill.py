@@ -186,6 +186,33 @@ def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:
     assert "published 1" in place.backfill("--stale-after", "0s")
 
 
+def test_rows_that_are_for_later(place: Backfilled) -> None:
+    """Unless they only wait for another attempt."""
+    place.execute(TABLE_A)
+    place.execute(
+        "insert into outbox (aggregate_id, topic, payload, next_run_at, status, attempts) select 'k', %s, '{}',"
+        " now() + interval '1 h', status, attempts"
+        " from unnest(array['pending', 'failed', 'pending'], array[0, 0, 2]) s (status, attempts)",
+        (place.topic,),
+    )
+    place.ok("--only", "publication")
+    error, remedy = place.refuses()
+    assert "1 row of public.outbox that nobody has tried to send yet is to be sent later, by next_run_at" in error
+    assert "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore cdc-outbox backfill" in remedy
+    done = place.command(env={"CDC_OUTBOX_OUTBOX_SCHEDULED": "ignore"})
+    assert "published 3" in done.stdout, done.stderr
+
+
+def test_a_table_that_would_be_left_behind(place: Backfilled) -> None:
+    """The slot feeds all tables of the publication, so its name must not come before the rows of each."""
+    rows_of_c(place, 1)
+    place.execute("create table other (like outbox including all)")
+    place.execute("alter publication outbox_pub add table other")
+    error, remedy = place.refuses(*KEYLESS)
+    assert "would pass over rows of those for good" in error
+    assert f"cdc-outbox backfill --slot {place.slot} --table public.outbox --table public.other" in remedy
+
+
 def test_it_asks_first(place: Backfilled) -> None:
     error, remedy = place.refuses(code=2, yes=False)
     assert "no terminal to ask on" in error
