@@ -40,10 +40,10 @@ _log = log.get(__name__)
 BUDGET: Final = 8 * 1024 * 1024
 """Bytes of keys that wait, about: of 200 000 rows with a uuid."""
 
-LOCKED_PAUSE: Final = 5.0
+LOCKED_PAUSE: Final = 2.0
 """Seconds until rows that somebody had locked are tried again."""
 
-LOCKED_TRIES: Final = 12
+LOCKED_TRIES: Final = 30
 """How often they are tried before they are left to a search."""
 
 _CHUNK: Final = 240

@@ -237,6 +237,10 @@ class Relay:
                 raise
             self._marks.fail(error)
             markings = self._marks.markings
+        if not self._marks.markings:
+            for each in markings:
+                beside = {"triggers": list(each.how.triggers)} if each.how.triggers else {}
+                _log.info("marks", table=str(each.how.table), columns=str(each.how), **beside)
         self._marks.begin(markings)
         return Marker(self._settings.postgres, self._marks, lambda: admission.control.connection)
 

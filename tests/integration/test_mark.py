@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import LiteralString
@@ -14,18 +15,20 @@ import pytest
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
-from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.postgres.markable import NONE
-from cdc_outbox.postgres.marking import Marking, marking
-from cdc_outbox.settings import load
+from cdc_outbox.postgres.marking import Delivered, Marking, marking
+from cdc_outbox.settings import Settings, load
 from cdc_outbox.table.mapping import Mapping
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words
 from tests.polling.table import TABLES, Table
+from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import read_all
 from tests.servers.postgres import PASSWORD, Postgres
-from tests.servers.relay import RelayProcess, run_command
+from tests.servers.relay import RelayProcess, clean_environment, run_command
+from tests.servers.shell import FENCE, Shell, blocks, path_of
 from tests.servers.wait import eventually
 
 KEYS = {"a": (), "b": ("--key", "payload:/order_id"), "c": ("--key", "payload:/order_id")}
@@ -35,6 +38,8 @@ MARKED: dict[str, LiteralString] = {
     "c": "sent_at is not null",
 }
 PATIENCE = 30.0
+TEXT = (CHECKOUT / "docs" / "how-to" / "keep-status-columns-right.md").read_text()
+PAGE = blocks(TEXT)
 
 
 class Place:
@@ -98,12 +103,16 @@ def make_place(database: Database, kafka: Kafka, slot: str, topics: str) -> Call
     return make
 
 
-@pytest.mark.parametrize("letter", ["a", "c"])
-def test_what_is_sent_is_marked(make_place: Callable[..., Place], letter: str) -> None:
-    place = make_place(letter)
-    place.write(2500)
+def test_what_was_sent_is_marked_in_batches_and_what_was_sent_before_too(
+    make_place: Callable[..., Place],
+) -> None:
+    place = make_place("c")
+    place.write(1500)
+    place.passage.run(*KEYS["c"])
+    assert place.marked == 0
+    place.write(1500)
     place.passage.run(*place.flags)
-    assert len(place.passage.read(place.topic)) == place.marked == 2500
+    assert len(place.passage.read(place.topic)) == place.marked == 3000
     assert place.count(place.table.unsent) == 0
 
 
@@ -192,28 +201,31 @@ def test_what_a_killed_relay_left_unmarked_is_found_and_nothing_else(
     assert len(read_all(place.passage.kafka.bootstrap, place.topic)) == 201
 
 
-def test_init_grants_what_marking_needs_and_no_more(make_place: Callable[..., Place], slot: str) -> None:
-    """And what is withdrawn later is counted, and ends nothing."""
+def test_init_grants_what_marking_needs_and_no_more(make_place: Callable[..., Place], tmp_path: Path) -> None:
+    """By the page's own commands; and a right that is withdrawn later is counted, and ends nothing."""
     place = make_place("a")
     passage, server = place.passage, place.passage.database.server
-    role = f"marker_{slot}"
-    passage.init("--role", role, *place.flags)
+    variables = {
+        "PATH": path_of(Path(sys.prefix)),
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": passage.kafka.bootstrap,
+        "CDC_OUTBOX_HTTP": "off",
+        "CDC_OUTBOX_SLOT": passage.slot,
+    }
+    shell = Shell(tmp_path, clean_environment({**variables, **passage.environment}))
     try:
-        passage.sql(f"alter role {role} password '{PASSWORD}'")
-        dsn = server.dsn(passage.database.name, user=role)
+        shell.run(PAGE["grant"])
+        passage.sql(f"alter role outbox_relay password '{PASSWORD}'")
+        dsn = server.dsn(passage.database.name, user="outbox_relay")
         with psycopg.connect(dsn, autocommit=True) as connection:
-            for refused in (
-                "select payload from outbox",
-                "update outbox set payload = null",
-                "delete from outbox",
-            ):
+            for refused in ("select payload from outbox", "update outbox set payload = null"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(refused)
         passage.environment["CDC_OUTBOX_DSN"] = dsn
+        shell.export(CDC_OUTBOX_DSN=dsn)
         with passage.relay(*place.flags) as relay:
             place.write(4)
             place.wait_marked(4, relay)
-            passage.sql(f"revoke update (status) on outbox from {role}")
+            passage.sql("revoke update (status) on outbox from outbox_relay")
             place.write(6)
             eventually(
                 lambda: place.metric(relay, "mark_failures_total"), PATIENCE, "a failure that is counted"
@@ -221,28 +233,58 @@ def test_init_grants_what_marking_needs_and_no_more(make_place: Callable[..., Pl
             wait_confirmed(place, relay)
             assert "permission denied" in json.loads(relay.get("/status")[1])["marks"]["failing"]
             assert place.marked == 4
-            passage.sql(f"grant update (status) on outbox to {role}")
-            place.wait_marked(10, relay)
-            assert relay.state() == "streaming"
-        passage.sql(f"revoke select (id) on outbox from {role}")
         error, remedy = last_words(passage.run(*place.flags, code=78))
-        assert f"the role {role} may not mark rows of public.outbox: it lacks select (id)" in error
+        assert "the role outbox_relay may not mark rows of public.outbox: it lacks update (status)" in error
         passage.sql(remedy.partition("as its owner: ")[2].partition(" or leave")[0])
-        passage.run(*place.flags)
+        shell.run(PAGE["all"])
+        assert place.marked == 10
     finally:
-        passage.sql(f"drop owned by {role}")
-        passage.sql(f"drop role {role}")
+        passage.sql("drop owned by outbox_relay")
+        passage.sql("drop role outbox_relay")
 
 
-def test_on_each_version_rows_of_other_buses_stay_as_they_are(
-    postgres_version: Postgres, make_place: Callable[..., Place]
+def test_each_block_of_the_page_is_tested() -> None:
+    assert [found[1] for found in FENCE.finditer(TEXT)] == ["grant", "start", "all"]
+    assert PAGE["all"] == PAGE["start"].replace("\n", " --until-caught-up\n")
+
+
+def test_on_each_version_delivered_rows_are_marked_by_key_and_by_search(
+    postgres_version: Postgres, database: Database
 ) -> None:
-    place = make_place("b")
-    place.write(20)
-    place.write(5, bus="rabbitmq")
-    place.passage.run(*place.flags)
-    assert place.marked == 20
-    assert place.count("status = 'pending' and bus = 'rabbitmq' and sent_at is null") == 5
+    """Of the slot's time, delivered, ours, and in nobody's hands; the others stay as they are."""
+    assert database.server is postgres_version
+
+    async def scene() -> tuple[tuple[int, int], tuple[int, bool], tuple[int, bool], int]:
+        conn = await connect_control(settings_of(database.dsn).postgres, application_name="test")
+        try:
+            await execute(conn, TABLES["b"].ddl)
+            insert = (
+                "insert into outbox (event_id, bus, topic, payload, status)"
+                " values (gen_random_uuid(), %s, 't', '{}', %s)"
+            )
+            for _ in range(2):
+                await execute(conn, insert, ("kafka", "pending"))
+            ((since,),) = await execute(conn, "select pg_current_snapshot()::text")
+            for bus, status in (("kafka", "pending"), ("rabbitmq", "pending"), ("kafka", "processing")) * 2:
+                await execute(conn, insert, (bus, status))
+            ((horizon,),) = await execute(conn, "select pg_snapshot_xmin(pg_current_snapshot())::text::int8")
+            await execute(conn, insert, ("kafka", "pending"))
+            found = await looked_at(database.dsn)
+            assert found.how.key[0].name == "event_id"
+            ((key,),) = await execute(conn, "select event_id::text from outbox order by id limit 1")
+            by_key = await found.mark(conn, [f"{{{key}}}"], 1)
+            assert await found.blocks(conn) == 1
+            by_search = await found.search(conn, 0, Delivered(since, horizon))
+            whole = await found.search(conn, 0, Delivered("3:3:", horizon))
+            ((left,),) = await execute(
+                conn, "select count(*) from outbox where status <> 'sent' and sent_at is null"
+            )
+            return by_key, by_search, whole, left
+        finally:
+            await conn.close()
+
+    # By search 2 after `since`; then the one from before it, and the 2 in hand. The last one stays, and another bus's 2.
+    assert asyncio.run(scene()) == ((1, 0), (2, False), (3, False), 3)
 
 
 def test_rows_of_a_backfill_are_marked_by_the_relay_that_follows(make_place: Callable[..., Place]) -> None:
@@ -341,9 +383,13 @@ def test_a_table_is_marked_by_what_it_has(database: Database, kafka: Kafka, slot
     assert marked == 3
 
 
+def settings_of(dsn: str) -> Settings:
+    return load("start", {"dsn": dsn, "key": "none", "mark": "update"}, {}, Path("/nonexistent"))
+
+
 async def looked_at(dsn: str) -> Marking:
     """How `public.outbox` is marked."""
-    settings = load("start", {"dsn": dsn, "key": "none", "mark": "update"}, {}, Path("/nonexistent"))
+    settings = settings_of(dsn)
     conn = await connect_control(settings.postgres, application_name="test")
     try:
         mapping = Mapping(settings.outbox, "slot")

@@ -479,7 +479,7 @@ function checks(list) {
 }
 
 function facts(health) {
-  const { lsn = {}, inflight = {}, events = {}, delivery = {}, mapping = {} } = relay;
+  const { lsn = {}, inflight = {}, events = {}, delivery = {}, mapping = {}, marks } = relay;
   const slot = health?.slot ?? {};
   const rows = [
     ["received up to", lsn.received],
@@ -489,6 +489,8 @@ function facts(health) {
     ["events published", events.published !== undefined && whole.format(events.published)],
     ...Object.entries(events.skipped ?? {}).map(([reason, n]) => [`left out: ${reason}`, whole.format(n)]),
     ["on the way", inflight.events !== undefined && `${count(inflight.events, "event", "events")}, ${bytes(inflight.bytes)}`],
+    ["marked as sent", marks && `${whole.format(marks.marked)}, ${whole.format(marks.waiting)} waiting`],
+    ["marks fail", marks?.failing],
     ["slot", slot.wal_status && `${slot.active ? `active, pid ${slot.active_pid}` : "inactive"}, WAL ${slot.wal_status}`],
     ["database", slot.database],
     ["publication", health?.publication?.name],
