@@ -113,7 +113,8 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
     elif failed is not None and failed.given_up and choice.asks_the_table:
         await _require_none_given_up(conn, plan, given_up(failed), where)
     skipped = failed is not None and failed.retried and choice.failed == "skip"
-    await _require_none_scheduled(conn, plan, where)
+    if choice.where is None and not choice.everything:
+        await _require_none_scheduled(conn, plan, where)
     return Waiting(plan, rule, ordered, where, order, whole=choice.where is None and not skipped)
 
 

@@ -197,7 +197,10 @@ def test_rows_that_are_for_later(place: Backfilled) -> None:
     )
     place.ok("--only", "publication")
     error, remedy = place.refuses()
-    assert "1 row of public.outbox that nobody has tried to send yet is to be sent later, by next_run_at" in error
+    assert (
+        "1 row of public.outbox that nobody has tried to send yet is to be sent later, by next_run_at"
+        in error
+    )
     assert "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore cdc-outbox backfill" in remedy
     done = place.command(env={"CDC_OUTBOX_OUTBOX_SCHEDULED": "ignore"})
     assert "published 3" in done.stdout, done.stderr
