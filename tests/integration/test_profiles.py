@@ -129,6 +129,31 @@ def test_rows_from_before_the_slot_are_told_by_the_librarys_own_marks(passage: P
     assert [record.id for record in passage.read(topic)][2:] == ["3"]
 
 
+def test_marks_are_written_as_the_library_would_have(passage: Passage) -> None:
+    libraries = (CAP, EVENTUATE, MODULITH, DJANGO)
+    flags = [
+        *make(passage, *libraries),
+        "--topic",
+        passage.topic("marked"),
+        "--key",
+        "none",
+        "--mark",
+        "update",
+    ]
+    passage.init(*flags)
+    for library in libraries:
+        insert(passage, library)
+    passage.run(*flags)
+    assert passage.sql('select "StatusName", "ExpiresAt" > now() + \'23 hours\' from cap.published') == [
+        ("Succeeded", True)
+    ]
+    assert passage.sql("select published from eventuate.message") == [(1,)]
+    assert passage.sql("select status, completion_date is null from event_publication") == [
+        ("COMPLETED", False)
+    ]
+    assert passage.sql("select status from published") == [(2,)]
+
+
 def test_nservicebus_is_refused_before_anything_is_sent(passage: Passage) -> None:
     passage.sql(NSERVICEBUS[0])
     passage.init("--table", '"SalesOutboxData"')
