@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from psycopg.sql import SQL
 
 from tests.integration.conftest import Database
 from tests.polling.table import A
+from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.pipeline import Pipeline
-from tests.servers.relay import run_command
+from tests.servers.relay import clean_environment, run_command
+from tests.servers.shell import Shell, blocks, path_of
 
 
 class Audited:
@@ -293,3 +296,31 @@ def test_what_is_wrong_with_the_question_is_named(audited: Audited) -> None:
         assert error in wrong
         assert next_.startswith("next: ")
         assert remedy in next_
+
+
+def test_the_commands_of_the_page(audited: Audited, tmp_path: Path) -> None:
+    """Each block as it stands there, while a relay is at work; all is well."""
+    page = (CHECKOUT / "docs" / "how-to" / "audit.md").read_text()
+    pipeline = audited.pipeline
+    pipeline.start()
+    written = pipeline.writer(rate=None).write(10)
+    pipeline.consumer().wait_ids(written)
+    shell = Shell(
+        tmp_path,
+        clean_environment(
+            {
+                "PATH": path_of(Path(sys.prefix)),
+                "CDC_OUTBOX_DSN": pipeline.dsn,
+                "CDC_OUTBOX_SLOT": pipeline.slot,
+                "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+            }
+        ),
+    )
+    commands = blocks(page)
+    assert list(commands) == ["audit", "settled", "window", "ids"]
+    for command in commands.values():
+        said = shell.run(command)
+        assert said.stdout.splitlines()[-1] == "clean"
+        assert "10 read, 10 delivered" in said.stdout
+    kinds = [line[:13].strip() for line in said.stdout.splitlines()[1:-1]]
+    assert all(f"\n{kind} " in page for kind in kinds), kinds
