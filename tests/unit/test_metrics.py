@@ -33,6 +33,8 @@ ALWAYS = {
     "events_published": "counter",
     "events_skipped": "counter",
     "dead_letters": "counter",
+    "rows_cleaned": "counter",
+    "cleanup_failures": "counter",
     "publish_errors": "counter",
     "published_bytes": "counter",
     "event_latency_seconds": "histogram",
