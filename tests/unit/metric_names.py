@@ -33,9 +33,8 @@ def _scraped(*, active: bool) -> str:
     tally.confirmed("topic", 1, 1, since=0.0, commits_us=(0, 0))
     watched.status.marks = Marks()
     watched.status.marks.failures["missing_right"] = 1
-    tally.cleanup_failures["setup"] = tally.publish_errors["held"] = tally.restarts[
-        "held"
-    ] = tally.reconnects["kafka", "held"] = 1
+    tally.publish_errors["held"] = tally.restarts["held"] = tally.reconnects["kafka", "held"] = 1
+    tally.cleanup_failures["setup"] = 1
     watched.sampler.forecast = record(
         type(FORECAST),
         loss=Outlook.IN,
