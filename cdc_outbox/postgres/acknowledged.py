@@ -19,9 +19,9 @@ that snapshot, was delivered, or needed no delivery. Why that holds:
   server or timeline proves nothing until its relay has written it again.
 
 Every slot that feeds the table has to have proven it, shards and relays to several clusters alike: of each witness row
-the identity of its publication says which tables it has, by their OIDs. A row that came before its slot, or was left
-out by a setting, or lies in a gap that a person accepted, counts as acknowledged like those that were sent: nothing
-will deliver it any more.
+the identity of its publication says which tables it has, by their OIDs. A row that was there before the slot fed
+the table, or was left out by a setting, or lies in a gap that a person accepted, counts as acknowledged like those that
+were sent: nothing will deliver it any more.
 
 https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAROUND
