@@ -38,6 +38,7 @@ from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.rows import TableLocked
 from cdc_outbox.repair import books as entry
+from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.books import Books, Reader
 from cdc_outbox.repair.judgement import Findings, Judge, Rules
 from cdc_outbox.settings.units import format_size
@@ -47,7 +48,7 @@ from cdc_outbox.table.mapping import Mapping
 from cdc_outbox.table.values import BYTEA, INTEGERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Coroutine
     from pathlib import Path
     from typing import TypeAlias
 
@@ -268,11 +269,9 @@ class _Audit:
             async with table_rows.snapshot(
                 settings.postgres, application_name=APPLICATION_NAME, like=self._owner
             ) as conn:
-                total = sum([await source.count(conn) for source in sources])
-                found = sum(ends[place] - begins[place] for place in ends)
-                self._require_room(total * entry.BYTES[0])
-                books = stack.enter_context(closing(self._books(total + found)))
-                await self._enter_rows(conn, sources, books, total)
+                expected = sum(ends[place] - begins[place] for place in ends)
+                books = await self._unwanted(conn, self._read_rows(conn, sources, expected))
+                stack.enter_context(closing(books))
             rules = Rules(
                 since=_us(window.since),
                 until=_us(window.until),
@@ -357,15 +356,51 @@ class _Audit:
             scoped=len(settings.outbox.tables) > 1,
         )
 
-    async def _enter_rows(
-        self, conn: Connection, sources: list[AuditedRows], books: Books, total: int
-    ) -> None:
-        for source in sources:
-            reader = Reader.of(source.plan)
-            async for proven, chunk in source.portions(conn):
-                books.enter_rows(reader, chunk, entry.ACKNOWLEDGED if proven else 0)
-                self._told("rows", books.rows, total)
-                await asyncio.sleep(0)
+    async def _read_rows(self, conn: Connection, sources: list[AuditedRows], messages: int) -> Books:
+        """Enter all rows; `messages`: how many messages will come at most."""
+        total = sum([await source.count(conn) for source in sources])
+        self._require_room(total * entry.BYTES[0])
+        books = self._books(total + messages)
+        try:
+            for source in sources:
+                reader = Reader.of(source.plan)
+                async for proven, chunk in source.portions(conn):
+                    books.enter_rows(reader, chunk, entry.ACKNOWLEDGED if proven else 0)
+                    self._told("rows", books.rows, total)
+                    await asyncio.sleep(0)
+        except BaseException:
+            books.close()
+            raise
+        return books
+
+    async def _unwanted(self, conn: Connection, work: Coroutine[Any, Any, Books]) -> Books:
+        """Do the work unless somebody comes to wait for the table: then raise TableWanted."""
+        working = asyncio.create_task(work, name="rows")
+        looking = asyncio.create_task(self._look_after(conn.info.backend_pid), name="look")
+        try:
+            await asyncio.wait({working, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
+            return await working
+        finally:
+            for task in (working, looking):
+                task.cancel()
+                await asyncio.wait({task})
+                if not task.cancelled():
+                    task.exception()
+
+    async def _look_after(self, reader: int) -> None:
+        """Ends with an error only: somebody waits to have the table to himself, and inserts wait behind him."""
+        wanted: str | None = None
+        while True:
+            await asyncio.sleep(LOOK)
+            waits = await table_rows.waits_for(self._owner, reader)
+            if waits is not None and waits == wanted:
+                raise TableWanted(
+                    f"{waits} waits to have the table to itself, and inserts wait behind it",
+                    next="let it be done, then audit again; or less of the table at a time, with --since and --until",
+                )
+            wanted = waits
 
     # The topics
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -15,6 +17,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from psycopg.sql import SQL
 
+from cdc_outbox.repair.audit import Wish, audit
+from cdc_outbox.repair.backfill import TableWanted
+from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.polling.table import A
 from tests.servers.cache import CHECKOUT
@@ -324,3 +329,39 @@ def test_the_commands_of_the_page(audited: Audited, tmp_path: Path) -> None:
         assert "10 read, 10 delivered" in said.stdout
     kinds = [line[:13].strip() for line in said.stdout.splitlines()[1:-1]]
     assert all(f"\n{kind} " in page for kind in kinds), kinds
+
+
+def test_whoever_wants_the_table_to_himself_is_let_by(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ALTER TABLE waits for the reader, and inserts wait behind it: the audit ends at once, and says who it was."""
+    pipeline = audited.pipeline
+    pipeline.sql(
+        SQL(
+            "insert into outbox (aggregate_type, aggregate_id, event_type)"
+            " select 'large', n::text, 'x' from generate_series(1, 300000) n"
+        )
+    )
+    environment = {
+        "CDC_OUTBOX_DSN": pipeline.dsn,
+        "CDC_OUTBOX_SLOT": pipeline.slot,
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+    }
+    settings = load("audit", {}, environment, tmp_path)
+    monkeypatch.setattr("cdc_outbox.repair.audit.LOOK", 0.02)
+    altered = threading.Event()
+
+    def alter() -> None:
+        pipeline.sql(SQL("alter table outbox add column note text"))
+        altered.set()
+
+    waiting = threading.Thread(target=alter)
+
+    def told(what: str, _done: int, _total: int) -> None:
+        if what == "rows" and not waiting.ident:
+            waiting.start()
+
+    with pytest.raises(TableWanted, match="alter table outbox add column note"):
+        asyncio.run(audit(settings, Wish(), told))
+    assert altered.wait(30)
+    waiting.join()
