@@ -24,7 +24,8 @@ import shutil
 import tempfile
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox import log, memory
@@ -74,6 +75,8 @@ HOPELESS: Final = 20_000
 
 LOCKED: Final = 30
 """Seconds that a table which somebody has to himself is waited for."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Told: TypeAlias = "Callable[[str, int, int], None]"
 """Hears what is counted, how many are done, and of how many (0: not known)."""
@@ -142,7 +145,7 @@ class Report:
         """The next step for the gravest kind."""
         found = self.findings
         if found.missing.count:
-            ids = [each["id"] for each in found.missing.events[:3]]
+            ids = [quote(each["id"]) for each in found.missing.events[:3]]
             again = " ".join(f"--id {each}" for each in ids)
             return f"cdc-outbox find {ids[0]}; then send them again: cdc-outbox replay {again}"
         if found.out_of_order.count:
@@ -222,7 +225,7 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(us: int | None) -> str | None:
-    return None if us is None else _iso(datetime.fromtimestamp(us / 1e6, UTC))
+    return None if us is None else _iso(_EPOCH + timedelta(microseconds=us))
 
 
 def _iso(moment: datetime) -> str:
