@@ -46,6 +46,9 @@ LOCKED_PAUSE: Final = 2.0
 LOCKED_TRIES: Final = 30
 """How often they are tried before they are left to a search."""
 
+REFUSED_TRIES: Final = 3
+"""How often rows are tried of which one can't be marked."""
+
 _CHUNK: Final = 240
 """Bytes of memory that a chunk takes beside its keys, about."""
 
@@ -56,7 +59,8 @@ _PLAIN: Final = frozenset({"uuid", "smallint", "integer", "bigint"})
 class Chunk:
     """Keys of rows of one table. They are delivered when a position beyond `lsn` is confirmed.
 
-    `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked.
+    `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
+    couldn't be marked.
     """
 
     __slots__ = ("count", "keys", "lsn", "marking", "size", "tries")
@@ -273,6 +277,19 @@ class Marks:
         """What became of it isn't known: it is marked again."""
         self._in_hand = 0
         self._ready.appendleft(chunk)
+
+    def refuse(self, chunk: Chunk) -> None:
+        """One of its rows can't be marked. What comes behind it isn't held up: after some tries it is given up."""
+        chunk.tries += 1
+        if chunk.tries < REFUSED_TRIES:
+            self.put_back(chunk)
+            return
+        self._in_hand = 0
+        self._release(chunk)
+        self.dropped += chunk.count
+        _log.warning(
+            "rows stay unmarked", table=str(chunk.marking.how.table), rows=chunk.count, error=self.failing
+        )
 
     def settle(self, chunk: Chunk, *, marked: int, locked: int) -> None:
         """It is marked, but for rows that somebody has locked: those are tried again, with the others of the chunk."""

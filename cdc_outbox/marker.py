@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
+from cdc_outbox.mark import REFUSED_TRIES
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
 
@@ -37,13 +38,17 @@ SEARCH_EVERY: Final = 60.0
 
 @dataclass(slots=True)
 class Search:
-    """How far a search has come: the table, the next block of it, and of how many."""
+    """How far a search has come: the table, the next block of it, and of how many.
+
+    `tries`: how often a row couldn't be marked. Its blocks are passed over after some tries.
+    """
 
     delivered: Delivered
     tables: list[Marking]
     block: int = 0
     blocks: int | None = None
     found: int = 0
+    tries: int = 0
 
 
 class Marker:
@@ -65,18 +70,23 @@ class Marker:
         self._task = asyncio.create_task(self._run(), name="marks")
 
     async def close(self, *, within: float) -> None:
-        """End. What may be marked now gets `within` seconds for it, unless marks fail anyway."""
+        """End. What may be marked now is tried once more, for `within` seconds."""
         if self._task is None:
             return
-        deadline = time.monotonic() + within
-        while self._marks.unmarked and self._marks.failing is None and time.monotonic() < deadline:
-            self._marks.awake.set()
-            await asyncio.sleep(0.01)
         self._task.cancel()
         await asyncio.wait({self._task})
+        if within:
+            await self._finish(within)
         if self._connection is not None:
             await self._connection.close()
-        if within and (left := self._marks.unmarked):
+
+    async def _finish(self, within: float) -> None:
+        try:
+            async with asyncio.timeout(within):
+                await self._empty()
+        except Exception as error:
+            self._marks.fail(error)
+        if left := self._marks.unmarked:
             _log.warning("rows stay unmarked until the next start", rows=left, slot=self._settings.slot)
 
     async def _run(self) -> None:
@@ -99,19 +109,24 @@ class Marker:
     async def _turn(self) -> float | None:
         """Mark what may be marked, then one step of a search. Returns when there is more to do, in seconds."""
         marks = self._marks
-        while (chunk := marks.take()) is not None:
-            try:
-                conn = await self._connected()
-                marked, locked = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
-            except BaseException:
-                marks.put_back(chunk)
-                raise
-            marks.settle(chunk, marked=marked, locked=locked)
-            self._well()
+        await self._empty()
         rests = [await self._step() if marks.search_wanted else None]
         if marks.next_try is not None:
             rests.append(max(0.0, marks.next_try - time.monotonic()))
         return min((rest for rest in rests if rest is not None), default=None)
+
+    async def _empty(self) -> None:
+        """Mark what may be marked."""
+        marks = self._marks
+        while (chunk := marks.take()) is not None:
+            try:
+                conn = await self._connected()
+                marked, locked = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
+            except BaseException as error:
+                (marks.refuse if marking.concerns_rows(error) else marks.put_back)(chunk)
+                raise
+            marks.settle(chunk, marked=marked, locked=locked)
+            self._well()
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -140,7 +155,13 @@ class Marker:
             search.tables.pop(0)
             search.block, search.blocks = 0, None
             return 0.0
-        marked, more = await table.search(conn, search.block, search.delivered)
+        try:
+            marked, more = await table.search(conn, search.block, search.delivered)
+        except Exception as error:
+            if marking.concerns_rows(error):
+                search.tries += 1
+                search.block += BLOCKS if search.tries % REFUSED_TRIES == 0 else 0
+            raise
         marks.marked += marked
         search.found += marked
         if not more:

@@ -249,8 +249,10 @@ class Relay:
         return await marking(conn, self._mapping, settings.outbox, table, settings.postgres.publication)
 
     async def _end_of_marks(self, marker: Marker) -> None:
-        """At a stop the rows that are confirmed are marked; else the next session does it."""
-        stops = self._stop.is_set() or self._caught_up.is_set()
+        """At a stop the rows that are confirmed are marked; else the next session does it, or the next start."""
+        session = asyncio.current_task()
+        hurries = session is not None and session.cancelling()
+        stops = (self._stop.is_set() or self._caught_up.is_set()) and not hurries
         await marker.close(within=MARKS_LAST if stops else 0.0)
 
     def _standing_by(self, pid: int) -> None:

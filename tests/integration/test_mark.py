@@ -283,7 +283,7 @@ def test_on_each_version_delivered_rows_are_marked_by_key_and_by_search(
         finally:
             await conn.close()
 
-    # By search 2 after `since`; then the one from before it, and the 2 in hand. The last one stays, and another bus's 2.
+    # By search 2 after `since`; then the one from before it, and 2 in hand. The last one stays, and another bus's 2.
     assert asyncio.run(scene()) == ((1, 0), (2, False), (3, False), 3)
 
 

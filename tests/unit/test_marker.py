@@ -1,0 +1,135 @@
+"""The task that marks: what fails is tried again, and a row that can't be marked holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cdc_outbox import marker as module
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.lsn import LSN
+from cdc_outbox.mark import Marks
+from cdc_outbox.marker import Marker
+from cdc_outbox.postgres import marking
+from cdc_outbox.postgres.marking import BLOCKS, Delivered
+from tests.unit.noted import marking as shaped
+from tests.unit.noted import note, table
+
+
+class Connection:
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Refused(Exception):
+    sqlstate = "23514"
+
+
+class Table:
+    """How a table is marked, played: keys and blocks of `bad` are refused by a constraint; `away` fails once each."""
+
+    def __init__(self, *bad: str | int, away: int = 0) -> None:
+        self.how = shaped().how
+        self.bad = bad
+        self.away = away
+        self.marked: list[str] = []
+        self.searched: list[int] = []
+
+    async def mark(self, _conn: object, keys: Sequence[str], count: int) -> tuple[int, int]:
+        self.fail(*keys[0].strip("{}").split(","))
+        self.marked += keys
+        return count, 0
+
+    async def blocks(self, _conn: object) -> int:
+        return 3 * BLOCKS
+
+    async def search(self, _conn: object, block: int, delivered: Delivered) -> tuple[int, bool]:
+        assert delivered == Delivered("5:5:", 40)
+        self.fail(block)
+        self.searched.append(block)
+        return 1, False
+
+    def fail(self, *asked: str | int) -> None:
+        if self.away:
+            self.away -= 1
+            raise PostgresUnavailable("away", next="wait")
+        if set(asked) & set(self.bad):
+            error: CdcOutboxError = PostgresUnavailable("refused", next="see")
+            raise error from Refused()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: object, **__: object) -> Connection:
+        return Connection()
+
+    async def since(*_: object) -> str:
+        return "5:5:"
+
+    monkeypatch.setattr(module, "PAUSES", (0.0,))
+    monkeypatch.setattr(marking, "connect", connect)
+    monkeypatch.setattr(marking, "streaming_since", since)
+
+
+def play(played: Table, *keys: bytes, search: bool = False, stopped: bool = False) -> Marks:
+    """Confirm rows of these keys, each in a transaction of its own, and let them be marked."""
+    unused: Any = None
+    settings: Any = type("Settings", (), {"slot": "outbox_slot"})
+
+    async def scene() -> Marks:
+        marks = Marks()
+        marks.begin([played])  # type: ignore[list-item]
+        if not search:
+            marks.searched(None)
+        for number, key in enumerate(keys, 1):
+            note(marks, table(), key)
+            marks.cut(number * 100)
+            marks.confirmed(LSN(number * 100 + 8))
+        marks.proven(LSN(1), "40:40:", LSN(1))
+        marks.proven(LSN(1), "40:40:", LSN(1))
+        marker = Marker(settings, marks, lambda: unused)
+        marker.start()
+        if not stopped:
+            async with asyncio.timeout(10):
+                while marks.unmarked or marks.search_wanted:
+                    marks.awake.set()
+                    await asyncio.sleep(0.001)
+        await marker.close(within=5.0)
+        return marks
+
+    return asyncio.run(scene())
+
+
+def test_what_fails_is_tried_again() -> None:
+    played = Table(away=3)
+    marks = play(played, b"1", b"2")
+    assert played.marked == ["{1,2}"]
+    assert (marks.marked, marks.failures["postgres_unavailable"], marks.failing) == (2, 3, None)
+
+
+def test_a_stop_marks_what_is_confirmed_though_it_failed_before() -> None:
+    played = Table()
+    marks = play(played, b"1", stopped=True)
+    assert (played.marked, marks.waiting) == (["{1}"], 0)
+
+
+def test_a_row_that_can_not_be_marked_is_given_up_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    played = Table("1")
+    marks = play(played, b"1")
+    assert (played.marked, marks.dropped, marks.waiting) == ([], 1, 0)
+    assert [record.message for record in caplog.records] == [
+        "rows can't be marked as sent",
+        "rows stay unmarked",
+    ]
+
+
+def test_a_search_passes_over_blocks_with_such_a_row() -> None:
+    played = Table(BLOCKS)
+    marks = play(played, search=True)
+    assert played.searched == [0, 2 * BLOCKS]
+    assert (marks.marked, marks.search_wanted, marks.failing) == (2, False, None)
