@@ -67,18 +67,13 @@ def command(
             "how old rows have to be isn't said", next="cdc-outbox cleanup --older-than 7d --dry-run"
         )
 
-    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.cli.progress import Phases
     from cdc_outbox.log import json_text
     from cdc_outbox.repair.cleanup import Rule, Unacknowledged, clean
 
     rule = Rule(age, batch, partitions=partitions, left_out=left_out)
-    with Progress("rows removed") as progress:
-
-        def told(done: int, total: int) -> None:
-            progress.total = total
-            progress.moved(done)
-
-        cleaned = run(clean(settings, rule, dry_run=dry_run, told=told))
+    with Phases() as phases:
+        cleaned = run(clean(settings, rule, dry_run=dry_run, told=phases.moved))
     if as_json:
         tables = [_document(each) for each in cleaned]
         click.echo(json_text({"schema_version": 1, "dry_run": dry_run, "tables": tables}))

@@ -64,19 +64,15 @@ def cleanup(*, older_than: float, dry_run: bool, as_json: bool) -> None:
     """
     settings = load_settings()
 
-    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.cli.progress import Phases
     from cdc_outbox.log import json_text
     from cdc_outbox.postgres.inbox import TABLE
     from cdc_outbox.repair.cleanup import Rule
     from cdc_outbox.repair.inbox_cleanup import clean_inbox
 
-    with Progress("rows removed") as progress:
-
-        def told(done: int, total: int) -> None:
-            progress.total = total
-            progress.moved(done)
-
-        found, removed = run(clean_inbox(settings.postgres, Rule(older_than), dry_run=dry_run, told=told))
+    with Phases() as phases:
+        rule = Rule(older_than)
+        found, removed = run(clean_inbox(settings.postgres, rule, dry_run=dry_run, told=phases.moved))
     if as_json:
         click.echo(json_text({"schema_version": 1, "dry_run": dry_run, "found": found, "removed": removed}))
     else:

@@ -93,6 +93,34 @@ class Progress:
             self._shown = False
 
 
+class Phases:
+    """The progress of a command that counts one thing after the other. Made for a `with` block."""
+
+    def __init__(self, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._now = now
+        self._what = ""
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Phases:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.clear()
+
+    def moved(self, what: str, done: int, total: int) -> None:
+        """So many of what is counted now are done, of `total`, which is 0 where nobody knows it."""
+        if self._progress is None or what != self._what:
+            if self._progress is not None:
+                self._progress.clear()
+            self._what, self._progress = what, Progress(what, stream=self._stream, now=self._now)
+        self._progress.total = total
+        self._progress.moved(done)
+
+
 def duration(seconds: float) -> str:
     """Seconds for a person: `7 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = round(seconds)

@@ -13,7 +13,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.postgres import expired
@@ -44,8 +44,15 @@ APPLICATION_NAME: Final = "cdc-outbox cleanup"
 BATCH: Final = 1000
 """Rows that go in one transaction."""
 
+READ: Final = "pieces read"
+REMOVED: Final = "rows removed"
+
 SHARE: Final = 0.5
 """Part of the time in which a statement of ours runs."""
+
+
+Told: TypeAlias = "Callable[[str, int, int], None]"
+"""Hears of progress: what is counted, how many are done, and of how many, 0 where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +120,12 @@ async def clean(
     rule: Rule,
     *,
     dry_run: bool = False,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    told: Told = lambda what, done, total: None,
 ) -> list[Cleaned]:
     """Remove what is old and acknowledged from each table, or with `dry_run` only count.
 
-    `told` hears of each batch: how many rows of a table are gone, and how many there are to go. Raises SetupError for a
-    table whose rows have no age, MappingError, MissingRight, PostgresUnavailable.
+    `told` hears what of a table is done after each statement, and of how many: pieces read, then rows removed. Raises
+    SetupError for a table whose rows have no age, MappingError, MissingRight, PostgresUnavailable.
     """
     relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
     try:
@@ -142,7 +149,7 @@ async def _table(
     rule: Rule,
     *,
     dry_run: bool,
-    told: Callable[[int, int], None],
+    told: Told,
 ) -> Cleaned:
     plan = await planned(settings, owner, table)
     by = aged(plan, rule.older_than)
@@ -166,21 +173,21 @@ async def _table(
     return done
 
 
-async def _rows(
-    rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told: Callable[[int, int], None]
-) -> None:
+async def _rows(rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told: Told) -> None:
     full: list[Piece] = []
-    for piece in await rows.pieces():
+    pieces = await rows.pieces()
+    for read, piece in enumerate(pieces, 1):
         count = await gently(rule.share, partial(rows.count, piece))
         done.found += count
         if count.delivered:
             full.append(piece)
+        told(READ, read, len(pieces))
     for piece in full if not dry_run else ():
         went = rule.batch
         while went == rule.batch:
             went = await gently(rule.share, partial(rows.delete, piece, rule.batch))
             done.removed += went
-            told(done.removed, done.found.delivered)
+            told(REMOVED, done.removed, done.found.delivered)
 
 
 async def _partitions(
@@ -189,7 +196,7 @@ async def _partitions(
     done: Cleaned,
     *,
     dry_run: bool,
-    told: Callable[[int, int], None],
+    told: Told,
 ) -> None:
     """Only partitions with no row that isn't acknowledged go; of the others no row does."""
     for partition in await parts.old():
@@ -202,7 +209,7 @@ async def _partitions(
                 done.found += replace(await parts.count(partition), delivered=0)
                 continue
             done.removed += count.delivered
-            told(done.removed, done.removed)
+            told(REMOVED, done.removed, 0)
         done.found += count
         done.partitions += (partition.name,)
 

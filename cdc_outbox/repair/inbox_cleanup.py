@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from cdc_outbox.postgres import inbox
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.expired import moment
-from cdc_outbox.repair.cleanup import gently
+from cdc_outbox.repair.cleanup import REMOVED, gently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cdc_outbox.repair.cleanup import Rule
+    from cdc_outbox.repair.cleanup import Rule, Told
     from cdc_outbox.settings import PostgresSettings
 
 
@@ -27,7 +25,7 @@ async def clean_inbox(
     rule: Rule,
     *,
     dry_run: bool = False,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    told: Told = lambda what, done, total: None,
 ) -> tuple[int, int]:
     """How many rows were older, and how many of them were removed. `told` hears of both after each batch.
 
@@ -42,7 +40,7 @@ async def clean_inbox(
         while went == rule.batch:
             went = await gently(rule.share, partial(inbox.delete, owner, before, rule.batch))
             removed += went
-            told(removed, total)
+            told(REMOVED, removed, total)
         return total, removed
     finally:
         await owner.close()
