@@ -4,9 +4,10 @@
     python -m tests.chaos.cutover --table b --runs 10 --back
     python -m tests.chaos.cutover --table c --runs 10 --kills
 
-Each run is the how-to's commands on a database of its own, with the shop writing all the while; every other one kills
-the old relay instead of stopping it. `--back` goes back to polling as well. `--kills` lets a backlog grow and kills
-the backfill at a random point, once a run, and runs it again. Ends with 1 where an event was lost, invented or out of
+Each run is the how-to's commands on a database of its own, with the shop writing all the while. Every other one kills
+the old relay instead of stopping it, and every third has no slot before the backfill. `--back` goes back to polling as
+well, every other time from a relay that was killed. `--kills` lets a backlog grow and kills the backfill at a random
+point, once a run, and runs it again. Ends with 1 where an event was lost, invented or out of
 order, or came twice without a cause that is known.
 """
 
@@ -34,6 +35,7 @@ def once(table: Table, kafka: Kafka, options: argparse.Namespace, run: int) -> V
         steps.begin(scene, events=400)
         steps.leave(
             scene,
+            slot_first=run % 3 < 2,
             kill_old=run % 2 == 1,
             backlog=options.backlog if options.kills else 0,
             kills=1 if options.kills else 0,

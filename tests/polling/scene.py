@@ -180,6 +180,11 @@ class Scene:
         assert self.ours is not None
         self.ours.process.kill()
 
+    def poll_on(self) -> None:
+        """Start the old relay again, as if it had never been stopped."""
+        self.old = self._polling(FIRST)
+        self.shell.export(OLD_RELAY=str(self.old.pid))
+
     def poll_again(self) -> None:
         """Start the old relay again."""
         self.circumstances.open_at_return = self.unsent()

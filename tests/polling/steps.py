@@ -41,32 +41,56 @@ def end(scene: Scene) -> None:
 def leave(
     scene: Scene,
     *,
+    slot_first: bool = True,
     kill_old: bool = False,
     backlog: int = 0,
     kills: int = 0,
     chance: random.Random | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """From the old relay to ours; what `init` said.
+) -> subprocess.CompletedProcess[str] | None:
+    """From the old relay to ours; what `init` said, unless backfill is to make the slot (not `slot_first`).
 
     `kill_old`: the old relay is killed instead of stopped. `backlog`: so many events are written before the old
     relay's rows are sent by backfill, which is killed up to `kills` times at random points, and run again.
     """
     shop, facts = scene.shop, scene.circumstances
-    facts.slot_from = time.time()
-    init = scene.run("slot", code=None)
-    assert init.returncode in (0, 78), init.stderr
+    init = make_slot(scene) if slot_first else None
     if kill_old:
         scene.old.kill()
     else:
-        scene.run("stop-old")
-        scene.old.wait_stopped()
+        stop_old(scene)
     shop.wait_written(backlog)
     facts.open_at_stop = scene.unsent()
-    if init.returncode == 78:
+    if init is None:
+        facts.slot_from = time.time()
+    if init is None or init.returncode:
         backfill(scene, _backfill_of(scene, kill_old=kill_old), kills, chance or random.Random())
     scene.launch("start")
     scene.wait_streamed()
     return init
+
+
+def make_slot(scene: Scene) -> subprocess.CompletedProcess[str]:
+    """`init` under load: rows that wait leave the slot pending, and without any it has its name."""
+    scene.circumstances.slot_from = time.time()
+    init = scene.run("slot", code=None)
+    assert init.returncode in (0, 78), init.stderr
+    return init
+
+
+def stop_old(scene: Scene) -> None:
+    """SIGTERM to the old relay, as the document has it."""
+    scene.run("stop-old")
+    scene.old.wait_stopped()
+
+
+def retreat(scene: Scene) -> None:
+    """A cut-over that is given up before our relay has started: the old one goes on."""
+    make_slot(scene)
+    stop_old(scene)
+    scene.run("retreat")
+    assert not scene.slots()
+    scene.poll_on()
+    scene.run("prepare")
 
 
 def _backfill_of(scene: Scene, *, kill_old: bool) -> str:

@@ -40,7 +40,10 @@ class Shell:
         self._kept = home / f"exports-{secrets.token_hex(4)}"
 
     def export(self, **variables: str) -> None:
+        """Set variables, over what a block has exported before."""
         self.environment |= variables
+        with self._kept.open("a") as kept:
+            kept.writelines(f"export {name}={quote(value)}\n" for name, value in variables.items())
 
     def _script(self, commands: str) -> list[str]:
         kept = quote(str(self._kept))
