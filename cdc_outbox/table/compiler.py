@@ -64,6 +64,11 @@ def gone(table: TableName, role: str, column: str) -> MappingError:
     )
 
 
+def _is_made(key: str) -> bool:
+    """Whether a key isn't the name of a column, or of several."""
+    return key == "none" or key.startswith(tuple(_POINTED)) or "{" in key.partition(",")[0]
+
+
 class Compiler:
     """One relation and the settings, on the way to a plan."""
 
@@ -297,6 +302,7 @@ class Compiler:
             described = f"{self.profile.key}, else {identity.name}"
             self.summary["key"] = (described, f"profile {self.profile.name}")
             return self.pointed_key(self.profile.key, identity)
+        text = self.first_key(text)
         if text == "none":
             self.summary["key none"] = ("", "configured")
             return None, "none"
@@ -322,6 +328,15 @@ class Compiler:
         if len(parts) == 1 and isinstance(parts[0], Field):
             return parts[0], parts[0].name
         return template.compose(parts, empty=True), f"a value of {text}"
+
+    def first_key(self, text: str) -> str:
+        """The first of several keys that the table has; all but the last are columns: `customer,payload:/order_id`."""
+        rest = text
+        while "," in rest and not _is_made(rest) and self.shape.find(rest) is None:
+            name, _, rest = (part.strip() for part in rest.partition(","))
+            if self.shape.find(name) is not None:
+                return name
+        return rest if _is_made(rest) else text
 
     def no_key(self) -> NoKey:
         advice = self.profile.key_advice if self.profile is not None else ""

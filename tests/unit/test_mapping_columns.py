@@ -20,6 +20,7 @@ from tests.unit.mapped import (
     INT4,
     JSONB,
     NUMERIC,
+    TABLE_A,
     TABLE_B,
     TABLE_C,
     TEXT,
@@ -160,6 +161,10 @@ def test_a_role_may_be_named_for_each_of_several_tables():
     second = mapping.plan(relation({"id": UUID, "topic": TEXT, "doc": TEXT, "order": TEXT}, name="second"))
     assert [plan.layout.payload.name for plan in (first, second)] == ["body", "doc"]
     assert [plan.layout.key.name for plan in (first, second)] == ["customer", "order"]  # type: ignore[union-attr]
+    assert Mapped(TABLE_A, key="aggregate_id,payload:/order_id").plan.summary["key"][0] == "aggregate_id"
+    assert Mapped(TABLE_B, key="aggregate_id,payload:/a,b").plan.summary["key"][0] == "payload:/a,b"
+    assert Mapped(TABLE_B, key="aggregate_id, nix, {topic},{bus}").plan.summary["key"][0] == "{topic},{bus}"
+    assert Mapped(TABLE_B, key="aggregate_id,none").plan.layout.key is None
     with pytest.raises(MappingError, match="no column 'customer, order'") as caught:
         mapping.plan(relation({"id": UUID, "topic": TEXT, "doc": TEXT}, name="second"))
     assert "one for each table, with commas between" in caught.value.next
