@@ -284,6 +284,10 @@ def test_what_stands_in_the_way_is_named(place: Place, slot: str) -> None:
     place.sql(PROVE)
     assert place.run("--older-than", "7d", env=plain).returncode == 0
     assert place.rows() == {}
+    place.sql("alter table outbox enable row level security")
+    error, _ = place.refused("--older-than", "7d", env=plain)
+    assert "row-level security" in error, "rows that it doesn't see might be those that have to stay"
+    place.sql("alter table outbox disable row level security")
     done = run_command(
         *("init", "--slot", slot, "--role", slot, "--cleanup-older-than", "7d", "--json"),
         env=place.environment,
