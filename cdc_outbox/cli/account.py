@@ -20,6 +20,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     for reason, count in document["left_out"].items():
         what = "inserted as sent" if reason == "sent" else "left out as the settings say"
         written.append(_line(count, f"{what} ({reason}), not compared"))
+    if not document["kafka_reached"]:
+        written.append("note: Kafka was not reached, so nobody knows whether it would take them")
     if len(document["inserted_as"]) > 1:
         statuses = ", ".join(f"{count} {status}" for status, count in document["inserted_as"].items())
         written.append(

@@ -55,6 +55,11 @@ class Placement:
         self._limits: dict[str, int | None] = {}
         self._reached = False
 
+    @property
+    def reached(self) -> bool:
+        """Whether the cluster has said which topics there are."""
+        return self._reached
+
     async def look(self) -> None:
         """Ask the cluster. Raises KafkaUnavailable where no broker answers in time, or refuses us."""
         self._asked = time.monotonic()

@@ -71,6 +71,7 @@ async def compare(
         trial = _Trial(Comparison(settings.outbox), books, lookups, stopped)
         async with peek.arriving(settings, mapping, waiting=waiting) as rows:
             placement = await placing
+            trial.comparison.placed = placement.reached
             _log.info(
                 "following", tables=[str(table) for table in settings.outbox.tables], seconds=round(seconds)
             )

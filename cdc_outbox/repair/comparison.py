@@ -134,6 +134,8 @@ class Comparison:
         self._longest = 0.0
         self.by_sight = False
         """Some delays are those after which we saw the mark: the table has no time of it, or an impossible one."""
+        self.placed = False
+        """Whether Kafka has said which topics there are: else nobody knows whether ours could deliver."""
         self.events = 0
         self.same = 0
         self.undecided = 0
@@ -287,6 +289,7 @@ class Comparison:
         """The account, for a machine."""
         return {
             "schema_version": 1,
+            "kafka_reached": self.placed,
             "events": self.events,
             "same": self.same,
             "different": self.different,

@@ -86,6 +86,7 @@ def test_what_the_old_relay_sent_is_the_same_and_its_delay_is_told():
     assert (document["events"], document["same"], document["different"]) == (100, 100, 0)
     assert document["old_relay_delay_seconds"] == {"p50": 0.25, "p99": 0.25, "max": 40.25, "at_most": False}
     assert lines(document)[-1] == "100 events: nothing would be different"
+    assert "note: Kafka was not reached, so nobody knows whether it would take them" in lines(document)
 
 
 def test_a_time_that_can_not_be_counts_as_when_it_was_seen():
