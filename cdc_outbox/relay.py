@@ -200,7 +200,6 @@ class Relay:
         ask = partial(
             preview,
             mapping=self._mapping,
-            settings=self._settings.outbox,
             publication=self._settings.postgres.publication,
         )
         plans = [

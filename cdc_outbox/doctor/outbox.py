@@ -126,7 +126,7 @@ async def _plan(
         return None
     keyless = "" if await outbox.primary_key(conn, table) else f"; {outbox.KEYLESS}"
     findings.ok("table", f"{table}, {len(columns)} columns{keyless}")
-    plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+    plan = await preview(conn, mapping, table, settings.postgres.publication)
     if plan is None:
         return None
     hidden = await _hidden(conn, plan, settings.postgres.publication, within)

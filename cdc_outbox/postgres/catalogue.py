@@ -26,7 +26,6 @@ from cdc_outbox.table.mapping import NoKey
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
-    from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.mapping import Mapping, Plan
     from cdc_outbox.table.values import Field
 
@@ -57,9 +56,7 @@ select coalesce(pg_catalog.has_table_privilege(c.oid, 'select'), false)
 """
 
 
-async def preview(
-    conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
-) -> Plan | None:
+async def preview(conn: Connection, mapping: Mapping, table: TableName, publication: str) -> Plan | None:
     """The plan for rows that are written from now on; None where there is no such table.
 
     Raises MappingError where the table's columns can't become messages: NoKey with the members of a sample of

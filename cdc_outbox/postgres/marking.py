@@ -123,7 +123,7 @@ async def marking(
     conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
 ) -> Marking:
     """How rows of the table are marked. Raises SetupError, MissingRight and MappingError where they can't be."""
-    plan = await preview(conn, mapping, settings, table, publication)
+    plan = await preview(conn, mapping, table, publication)
     if plan is None:
         raise SetupError(
             f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"

@@ -203,7 +203,6 @@ async def _control(settings: Settings, mapping: Mapping, application_name: str) 
         ask = partial(
             catalogue.preview,
             mapping=mapping,
-            settings=settings.outbox,
             publication=settings.postgres.publication,
         )
         for table in settings.outbox.tables:

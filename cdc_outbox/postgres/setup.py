@@ -214,9 +214,7 @@ class _Init:
                 if await outbox.columns(self.owner, table) is None:
                     await self.require_makeable(table)
                     continue
-                await preview(
-                    self.owner, mapping, self.settings.outbox, table, self.settings.postgres.publication
-                )
+                await preview(self.owner, mapping, table, self.settings.postgres.publication)
             except MappingError as error:
                 self.unfit.append(error)
             except SetupError as error:

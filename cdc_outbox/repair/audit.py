@@ -315,7 +315,7 @@ class _Audit:
     async def _plan(self, table: TableName) -> Plan:
         settings = self._settings
         mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        plan = await preview(self._owner, mapping, settings.outbox, table, settings.postgres.publication)
+        plan = await preview(self._owner, mapping, table, settings.postgres.publication)
         if plan is None:
             raise SetupError(
                 f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"

@@ -217,7 +217,7 @@ class _Backfill:
         mapping = Mapping(settings.outbox, self.name, source="backfill")
         plans = []
         for table in settings.outbox.tables:
-            plan = await preview(self.owner, mapping, settings.outbox, table, settings.postgres.publication)
+            plan = await preview(self.owner, mapping, table, settings.postgres.publication)
             if plan is None:
                 raise SetupError(
                     f"table {table} does not exist", next="name your table with --table SCHEMA.NAME"

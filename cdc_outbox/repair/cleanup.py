@@ -219,7 +219,7 @@ async def _partitions(
 async def planned(settings: Settings, conn: Connection, table: TableName) -> Plan:
     """How the rows of a table are read. Raises MappingError, and SetupError where there is none."""
     mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-    plan = await preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+    plan = await preview(conn, mapping, table, settings.postgres.publication)
     if plan is None:
         raise SetupError(
             f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"

@@ -92,7 +92,7 @@ async def _tables(
     books: dict[TableName, Book] = {}
     lookups: dict[TableName, Lookup] = {}
     for table in settings.outbox.tables:
-        plan = await catalogue.preview(conn, mapping, settings.outbox, table, settings.postgres.publication)
+        plan = await catalogue.preview(conn, mapping, table, settings.postgres.publication)
         if plan is None:
             continue  # who opens the stream says it
         keeping = plan.bookkeeping

@@ -325,7 +325,7 @@ class Replay:
     async def _plan(self, conn: Connection) -> Plan:
         settings = self._settings
         mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        plan = await preview(conn, mapping, settings.outbox, self._table, settings.postgres.publication)
+        plan = await preview(conn, mapping, self._table, settings.postgres.publication)
         if plan is None:
             raise SetupError(
                 f"table {self._table} does not exist", next="name your table with --table SCHEMA.NAME"
