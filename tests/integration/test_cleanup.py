@@ -199,7 +199,7 @@ def partitioned(place: Place, *more: str) -> None:
         place.insert(name, 10, age)
 
 
-def test_partitions_that_are_wholly_acknowledged_go(postgres_version: Postgres, place: Place) -> None:
+def test_partitions_that_are_wholly_acknowledged_go(place: Place) -> None:
     partitioned(place)
     wholly_acknowledged_ones_go(place)
 
