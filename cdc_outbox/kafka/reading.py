@@ -43,6 +43,9 @@ STALLED: Final = 60.0
 """Seconds without anything new from partitions that have more, after which they are given up."""
 
 _ANSWER: Final = 30.0
+_PATIENT_MS: Final = 10_000
+"""So long a broker isn't asked for more while we have records of it: else those of many partitions would pile up."""
+
 _TURN_MS: Final = 500
 _TOPIC: Final = 2
 _CLEANUP: Final = "cleanup.policy"
@@ -88,6 +91,7 @@ async def reading(settings: KafkaSettings) -> AsyncIterator[Reading]:
             isolation_level="read_committed",
             fetch_max_bytes=FETCH_BYTES,
             max_partition_fetch_bytes=PARTITION_BYTES,
+            consumer_timeout_ms=_PATIENT_MS,
         )
     except ValueError as error:
         raise ConfigError(
