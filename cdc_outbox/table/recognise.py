@@ -12,10 +12,7 @@ from typing import Final, Protocol
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
-from cdc_outbox.table import sent, values
-from cdc_outbox.table.sent import DUE_TIMES, SENT_TIMES, SENT_WORDS, Sent
-
-__all__ = ["DUE_TIMES", "NAMES", "SENT_TIMES", "SENT_WORDS", "Column", "Sent", "Shape"]
+from cdc_outbox.table import values
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "id": ("event_id", "id", "outbox_id", "message_id", "messageid", "uuid", "identifier"),
@@ -93,14 +90,6 @@ class Shape:
             if field is not None and _suits(role, field.type_oid):
                 return field
         return None
-
-    def sent(self) -> Sent | None:
-        """How the table marks a row as sent, if it does: by its status, else by a time."""
-        return sent.usual_sent(self.find)
-
-    def due(self) -> values.Field | None:
-        """The column with the time before which a row shouldn't be sent."""
-        return sent.due(self.find)
 
 
 def _only(found: list[values.Field] | None, name: str) -> values.Field | None:

@@ -16,7 +16,6 @@ from tests.unit.mapped import (
     INT8,
     TABLE_A,
     TABLE_B,
-    TABLE_C,
     TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
@@ -90,16 +89,6 @@ def test_a_status_of_a_strange_type_is_somebody_elses():
     mapped = Mapped({**DEFAULT, "status": INT4, "sent_at": TEXT})
     mapped.encode(status="1", sent_at="yes")
     assert mapped.plan.ignored == ("status", "sent_at")
-
-
-def test_the_rule_is_known_to_those_who_count_rows():
-    sent = Shape(relation(TABLE_A).columns).sent()
-    assert sent is not None
-    assert (sent.field.name, sent.by) == ("status", "word")
-    sent = Shape(relation(TABLE_C).columns).sent()
-    assert sent is not None
-    assert (sent.field.name, sent.by) == ("sent_at", "time")
-    assert Shape(relation(DEFAULT).columns).sent() is None
 
 
 @pytest.mark.parametrize(
