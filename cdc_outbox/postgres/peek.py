@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from cdc_outbox import log
-from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SlotBlocked, SlotBusy
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    PostgresUnavailable,
+    PublicationWrong,
+    SlotBlocked,
+    SlotBusy,
+)
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import catalogue, protocol, publication, server, slot, synchronous
 from cdc_outbox.postgres.blocker import Blocker, blockers
@@ -136,8 +142,10 @@ async def holding(
     Raises SlotBusy, naming the process, while another has the slot; what is wrong with slot, publication and table;
     PostgresUnavailable.
     """
-    async with _control(settings, mapping, application_name) as control:
-        name = settings.postgres.slot
+    name = settings.postgres.slot
+    async with _control(
+        settings, mapping, application_name, first=f"cdc-outbox init --slot {name}"
+    ) as control:
         found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
         holder = slot.require(found, name, pending=pending)
         if holder.active:
@@ -174,7 +182,8 @@ async def arriving(
     `waiting` is told of the transactions that the temporary slot has to wait for. Raises SlotBlocked, naming them;
     what is wrong with publication and table; SynchronousStandby; PostgresUnavailable.
     """
-    async with _control(settings, mapping, APPLICATION_NAME) as control:
+    first = "cdc-outbox init --only publication"
+    async with _control(settings, mapping, APPLICATION_NAME, first=first) as control:
         await _require_no_standby(control)
         async with _replication(settings, control, APPLICATION_NAME) as replication:
             name = f"cdc_outbox_peek_{secrets.token_hex(6)}"
@@ -187,8 +196,13 @@ async def arriving(
 
 
 @asynccontextmanager
-async def _control(settings: Settings, mapping: Mapping, application_name: str) -> AsyncIterator[Control]:
-    """The control connection, once server, publication and table have passed."""
+async def _control(
+    settings: Settings, mapping: Mapping, application_name: str, *, first: str
+) -> AsyncIterator[Control]:
+    """The control connection, once server, publication and table have passed.
+
+    `first`: the command that makes the publication, for who has none and no slot yet.
+    """
     control = Control(await connect_control(settings.postgres, application_name=application_name))
     try:
         reached = await control.run(server.identity)
@@ -198,7 +212,14 @@ async def _control(settings: Settings, mapping: Mapping, application_name: str) 
                 next="name the primary in --dsn or CDC_OUTBOX_DSN",
             )
         await control.run(server.require_able)
-        await _require_published(control, settings)
+        try:
+            await _require_published(control, settings)
+        except PublicationWrong as error:
+            if error.next != publication.missing(settings.postgres.publication, settings.outbox.tables):
+                raise
+            if any(await control.run(lambda conn: slot.inspect_both(conn, settings.postgres.slot))):
+                raise
+            raise PublicationWrong(str(error), next=first) from None
         await _tell_of_others(control, settings)
         ask = partial(
             catalogue.preview,

@@ -137,6 +137,12 @@ def test_what_can_not_be_compared_is_refused_with_a_step(trial: Trial) -> None:
     assert "--compare 60" in remedy
     error, remedy = place.refused("--compare", "60", code=2)
     assert remedy == f"next: cdc-outbox peek --slot {place.slot} --follow --compare 60"
+    place.execute("drop publication outbox_pub")
+    error, remedy = place.refused("--follow", "--compare", "60")
+    assert remedy == f"next: cdc-outbox init --slot {place.slot} --only publication"
+    error, remedy = place.refused()
+    assert remedy == f"next: cdc-outbox init --slot {place.slot}"
+    assert place.run("init", "--only", "publication").returncode == 0
     place.execute("alter table outbox drop constraint outbox_pkey")
     error, remedy = place.refused("--follow", "--compare", "60")
     assert "has no index" in error
