@@ -42,7 +42,7 @@ def test_there_and_back_under_load(
         made = steps.leave(scene, slot_first=letter != "c", kill_old=letter == "a")
         if made is not None and made.returncode:
             assert anonymous(made.stderr) == anonymous(LEAVE["pending"])
-        scene.shop.wait_written(50)
+        scene.wait_proven()
         audited = scene.run("audit", code=1 if scene.undelivered else 0).stdout
         assert f"missing      {len(scene.undelivered)}" in audited
 
@@ -55,6 +55,21 @@ def test_there_and_back_under_load(
     verdict.require()
     assert {FIRST, "backfill", "stream", AGAIN} == set(verdict.first)
     assert not [cause for cause in verdict.twice if "by the old relay again" in cause]
+
+
+@pytest.mark.postgres
+def test_a_slot_that_has_its_name_at_once(kafka: Kafka) -> None:
+    """Nothing waits when the slot is made: what the old relay sends from then on comes again, without a backfill."""
+    with Scene(TABLES["c"], kafka, seed=2, rate=30) as scene:
+        steps.prepare(scene)
+        assert steps.make_slot(scene).returncode == 0
+        steps.begin(scene, events=100)
+        steps.stop_old(scene)
+        scene.launch("start")
+        steps.end(scene)
+        verdict = scene.verdict().require()
+    assert {FIRST, "stream"} == set(verdict.first)
+    assert sum(verdict.twice.values()) == verdict.first[FIRST]
 
 
 def anonymous(text: str) -> str:

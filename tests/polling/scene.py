@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, LiteralString
 
 from tests.polling.books import Delivery, Entry, Verdict, judge
 from tests.polling.process import PollingRelay
@@ -193,6 +193,11 @@ class Scene:
     def slots(self) -> set[str]:
         """The slots that there are."""
         return {str(name) for (name,) in self.server.execute("select slot_name from pg_replication_slots")}
+
+    def wait_proven(self) -> None:
+        """Wait until our relay has proof of rows that it has delivered, without which an audit is patient."""
+        query: LiteralString = "select bool_and(snapshot is not null) from cdc_outbox_witness"
+        eventually(lambda: self.server.value(query, dbname="app"), 20, "a proof of delivery")
 
     def wait_streamed(self, timeout: float = 60) -> None:
         """Wait until our relay has confirmed all that is committed now."""
