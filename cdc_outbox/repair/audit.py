@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -258,6 +259,7 @@ class _Audit:
         self._topics = topics
         self._notes: list[str] = []
         self._elsewhere = 0
+        self._counts: Counter[str] = Counter()
         self._unacknowledged: Literal["missing", "under way", "doubtful"] = "under way"
         self._lacking: str | None = None
         """Why it isn't proven what was delivered."""
@@ -293,8 +295,7 @@ class _Audit:
             if self._lacking is not None and judge.findings.missing.count:
                 self._notes.append(f"some of what is missing may be under way: {self._lacking}")
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
-            for span in spans:
-                named[span.place.topic] = max(0, named[span.place.topic]) + span.end - span.begin
+            named |= dict.fromkeys([span.place.topic for span in spans], 0) | self._counts
             return Report(
                 tables=settings.outbox.tables,
                 since=_moment_of(window.since),
@@ -457,6 +458,7 @@ class _Audit:
         first: dict[Place, int] = {}
         async for place, messages in self._topics.records(spans):
             first.setdefault(place, messages[0].timestamp)
+            self._counts[place.topic] += len(messages)
             for nameless in books.enter_messages(*place, messages):
                 judge.nameless(nameless)
             self._told("messages", books.messages, total)

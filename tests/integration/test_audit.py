@@ -365,3 +365,32 @@ def test_whoever_wants_the_table_to_himself_is_let_by(
         asyncio.run(audit(settings, Wish(), told))
     assert altered.wait(30)
     waiting.join()
+
+
+def test_what_a_transaction_took_back_was_never_sent(audited: Audited) -> None:
+    """Neither its messages nor the marker at the end of the partition are in the way; what is open isn't judged."""
+    sent = audited.insert("a")
+    audited.put(sent, key="a")
+    producers = [
+        Producer(
+            {
+                "bootstrap.servers": audited.pipeline.kafka.bootstrap,
+                "transactional.id": f"{audited.topic}-{number}",
+                "log_level": 0,
+            }
+        )
+        for number in range(2)
+    ]
+    for producer in producers:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(audited.topic, key="a", partition=0, headers=[("id", str(uuid.uuid4()))])
+        assert producer.flush(30) == 0
+        if producer is producers[0]:
+            producer.abort_transaction(30)
+            report = audited.audit("--settled")
+            assert report["messages"]["read"] == 1
+            assert report["topics"] == [{"name": audited.topic, "exists": True, "messages": 1}]
+    assert audited.audit("--settled")["faults"] == {}
+    producers[1].commit_transaction(30)
+    assert audited.audit("--settled", code=1)["faults"] == {"foreign": 1}
