@@ -2,7 +2,7 @@
 
 It is in nobody's way: what fails here is counted, told once, and tried again after a pause, and neither the reader nor
 the settlement ever waits for it. What was confirmed last comes first; a search of the table runs in what time is left,
-a few blocks at once, and rests twice as long as it works.
+a few blocks at once, and rests as long as it works.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _log = log.get(__name__)
 PAUSES: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
 """Seconds until a failure is tried again: after the first, the second, …"""
 
-REST: Final = 2.0
-"""How much longer a search rests after a statement than that took."""
+REST: Final = 1.0
+"""How long a search rests after a statement, in times of what that took."""
 
 SEARCH_EVERY: Final = 60.0
 """Seconds between two searches, at least, unless the second can be the last."""
