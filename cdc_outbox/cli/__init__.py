@@ -10,10 +10,10 @@ from typing import Final
 import click
 
 from cdc_outbox import __version__
-from cdc_outbox.cli.command import Command, Group, Program, run, until_signal
+from cdc_outbox.cli.command import Command, Group, Program, ask, run, until_signal
 from cdc_outbox.cli.option import load_settings, settings_options
 
-__all__ = ["Command", "Group", "load_settings", "main", "run", "settings_options", "until_signal"]
+__all__ = ["Command", "Group", "ask", "load_settings", "main", "run", "settings_options", "until_signal"]
 
 SUMMARIES: Final = {
     "init": "Create what is missing: table, witness, publication, slot.",

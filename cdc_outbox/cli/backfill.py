@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
+from cdc_outbox.cli import Command, ask, load_settings, run, settings_options, until_signal
 from cdc_outbox.errors import UsageError
 from cdc_outbox.settings import parse_duration
 
@@ -145,7 +144,7 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
 
         def agree(chosen: Sequence[Waiting]) -> bool:
             nonlocal agreed
-            agreed = agreed or _confirmed(_question(chosen))
+            agreed = agreed or ask(_question(chosen))
             return agreed
 
         def begun(total: int) -> None:
@@ -174,15 +173,6 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
         err=True,
     )
     return 0
-
-
-def _confirmed(question: str) -> bool:
-    """Ask. Meanwhile Ctrl-C ends the command, as at any prompt: the loop can't hear of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return click.confirm(question, err=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _question(chosen: Sequence[Waiting]) -> str:

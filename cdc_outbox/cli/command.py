@@ -169,6 +169,22 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
         return runner.run(work)
 
 
+def ask(question: str) -> bool:
+    """Ask a person, from within a running loop. Ctrl-C ends the program, as at any prompt: raises click.Abort."""
+    import asyncio
+    import signal
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        answer = click.confirm(question, err=True)
+    except click.Abort:
+        # The loop was told as well, and would stop in order what has just been broken off.
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+        raise
+    signal.signal(signal.SIGINT, before)
+    return answer
+
+
 async def until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` to its end, or until SIGTERM or SIGINT, which is a clean end whatever it breaks off."""
     import asyncio

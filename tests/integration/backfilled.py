@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import select
 import subprocess
+import sys
 from pathlib import Path
 from typing import LiteralString
 
@@ -12,7 +17,7 @@ from tests.integration.conftest import Database
 from tests.integration.initial import Set
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
-from tests.servers.relay import RelayProcess, run_command
+from tests.servers.relay import RelayProcess, clean_environment, run_command
 from tests.servers.wait import eventually
 
 TABLE_A: LiteralString = (
@@ -62,6 +67,27 @@ class Backfilled(Set):
         assert done.returncode == code, done.stdout + done.stderr
         *_, error, remedy = done.stderr.splitlines()
         return error.removeprefix("error: "), remedy.removeprefix("next: ")
+
+    def asked(self, answer: str, code: int, *flags: str) -> str:
+        """What it shows on a terminal on which a person types an answer to its question."""
+        pid, terminal = pty.fork()
+        if not pid:
+            words = [sys.executable, "-m", "cdc_outbox", "backfill", "--slot", self.slot]
+            words += ["--bootstrap-servers", self.kafka.bootstrap, *flags]
+            os.execve(sys.executable, words, clean_environment({"CDC_OUTBOX_DSN": self.dsn}))
+        shown = ""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while True:
+                # Until it has set up its terminal, which comes after the question, it doesn't hear what is typed.
+                if not select.select([terminal], [], [], 0.2)[0] and "[y/N]" in shown:
+                    os.write(terminal, answer.encode())
+                elif text := os.read(terminal, 4096).decode(errors="replace"):
+                    shown += text
+                else:
+                    break
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, shown
+        return shown
 
     def under_way(self, *flags: str, env: dict[str, str] | None = None) -> RelayProcess:
         """A backfill that runs, to be killed or told to stop."""

@@ -220,6 +220,13 @@ def test_it_asks_first(place: Backfilled) -> None:
     error, remedy = place.refuses(code=2, yes=False)
     assert "no terminal to ask on" in error
     assert f"cdc-outbox backfill --yes --slot {place.slot}" in remedy
+    rows_of_c(place, 1)
+    for answer, code in (("n\n", 1), ("\x03", 130), ("y\n", 0)):
+        said = place.asked(answer, code, *KEYLESS)
+        assert "public.outbox: rows whose sent_at is NULL, in the order of id." in said
+        assert "Is the old relay stopped? [y/N]" in said
+        assert (place.slots() == []) == (code != 0)
+    assert numbers(place) == [1]
 
 
 def test_a_condition_that_is_none(place: Backfilled) -> None:
