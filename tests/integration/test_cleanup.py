@@ -95,13 +95,10 @@ def test_old_and_acknowledged_rows_go_and_no_others(postgres_version: Postgres, 
     place.init()
     place.insert("old", 2500, "8 days")
     place.insert("new", 3, "1 day")
-    assert place.clean(code=1)["removed"] == 0, "nothing is proven yet"
     place.sql(PROVE)
     place.insert("late", 7, "9 days")
     with psycopg.connect(place.database.dsn) as other:
         other.execute("select from outbox where event_type = 'old' limit 1 for update")
-        assert place.clean("--dry-run", code=1)["found"] == 2500
-        assert place.rows() == {"old": 2500, "new": 3, "late": 7}
         said = place.clean("--batch", "300", code=1)
     assert said["removed"] == 2499, "a row that somebody has locked is passed over"
     assert said["by"] == "created_at"
@@ -117,16 +114,18 @@ def test_old_and_acknowledged_rows_go_and_no_others(postgres_version: Postgres, 
     place.sql(PROVE)
     assert place.clean()["removed"] == 8
     assert place.rows() == {"new": 3}
-    place.sql("update cdc_outbox_witness set snapshot = null")
-    assert place.clean(age="0s", code=1)["unacknowledged"] == 3
 
 
 def test_each_slot_has_to_be_past_a_row(place: Place) -> None:
     create_outbox(place.database.dsn)
     place.init()
+    place.insert("old", 5, "8 days")
+    assert place.clean(age="0s", code=1)["unacknowledged"] == 5, "nothing is proven yet"
+    place.sql(PROVE)
+    assert place.clean("--dry-run")["found"] == 5
     other = Place(place.database, f"{place.slot}_b").init("--no-backfill")
     place.sql(PROVE)
-    place.insert("old", 5, "8 days")
+    place.sql("update outbox set event_type = 'old'")
     place.sql(PROVE + f" where slot = '{place.slot}'")
     said = place.clean(code=1)
     assert (said["removed"], said["unacknowledged"]) == (0, 5)
@@ -358,7 +357,9 @@ def test_the_relay_cleans_up_by_itself(
     writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(50))
     eventually(lambda: pipeline.value("select count(*) from outbox") == 0, PATIENCE, "the rows are gone")
-    assert "cdc_outbox_rows_cleaned_total 50.0" in relay.get("/metrics")[1]
+    eventually(
+        lambda: "cdc_outbox_rows_cleaned_total 50.0" in relay.get("/metrics")[1], PATIENCE, "all counted"
+    )
     # What goes wrong is counted, and the stream goes on.
     pipeline.sql(SQL("alter table outbox rename created_at to at"))
     eventually(
