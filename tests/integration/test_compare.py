@@ -187,13 +187,3 @@ def test_reading_the_table_takes_a_right_and_the_same_database(trial: Trial) -> 
     finally:
         with psycopg.connect(place.database.dsn, autocommit=True) as owner:
             owner.execute(SQL("drop role {}").format(Identifier(role)))
-
-
-def test_a_signal_brings_the_account_while_marks_are_awaited(trial: Trial) -> None:
-    process = trial.start("--compare", "2", "--json", "--limit", "1")
-    trial.insert("1")
-    lines_of(process, 1)
-    eventually(lambda: trial.place.execute(TEMPORARY) == [], 20, "the temporary slot ends with the time")
-    process.signal(signal.SIGINT)  # a row is awaited: the account comes now
-    account = account_of(process, 0)
-    assert (account["undecided"], account["different"]) == (1, 0)
