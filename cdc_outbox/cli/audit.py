@@ -15,8 +15,9 @@ from cdc_outbox.log import json_text, plain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cdc_outbox.repair.audit import Report, Wish
+    from cdc_outbox.repair.audit import Wish
     from cdc_outbox.repair.books import IdFrom
+    from cdc_outbox.repair.report import Report
     from cdc_outbox.settings import Settings
 
 DEFAULT_LIMIT = 20

@@ -25,32 +25,31 @@ import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from shlex import quote
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox import log, memory
-from cdc_outbox.errors import CdcOutboxError, SetupError
+from cdc_outbox.errors import SetupError
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
-from cdc_outbox.postgres import audited, lookup, server, slot, table_rows, witness
+from cdc_outbox.postgres import audited, server, slot, table_rows, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.connection import connect_control
-from cdc_outbox.postgres.rows import TableLocked
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.books import Books, Reader
-from cdc_outbox.repair.judgement import Findings, Judge, Rules
+from cdc_outbox.repair.judgement import Judge, Rules
+from cdc_outbox.repair.report import Report
+from cdc_outbox.repair.second_look import SecondLook
 from cdc_outbox.settings.units import format_size
 from cdc_outbox.table import template
 from cdc_outbox.table.compiler import DEFAULT_TOPIC
 from cdc_outbox.table.mapping import Mapping
-from cdc_outbox.table.values import BYTEA, INTEGERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
     from typing import TypeAlias
 
@@ -74,11 +73,6 @@ PATIENCE: Final = 10.0
 HOPELESS: Final = 20_000
 """Messages without a row in a row, after which the table isn't asked about further ones."""
 
-LOCKED: Final = 30
-"""Seconds that a table which somebody has to himself is waited for."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 Told: TypeAlias = "Callable[[str, int, int], None]"
 """Hears what is counted, how many are done, and of how many (0: not known)."""
 
@@ -101,136 +95,6 @@ class Wish:
     twice_ok: bool = False
     directory: Path | None = None
     limit: int = 20
-
-
-@dataclass(slots=True)
-class Report:
-    """What was compared, and what was found."""
-
-    tables: tuple[TableName, ...]
-    since: datetime | None
-    until: datetime | None
-    topics: dict[str, int]
-    """Messages by topic; -1 where the cluster has no such topic."""
-    rows: int
-    messages: int
-    unjudged: int
-    unnamed_rows: int
-    elsewhere: int
-    """Messages whose row the table has, but not among those that were read."""
-    findings: Findings
-    twice_ok: bool
-    notes: list[str]
-    """What limits the answer, in sentences."""
-
-    @property
-    def faults(self) -> dict[str, int]:
-        """The kinds that make it unclean, with their numbers."""
-        found = self.findings
-        kinds = {
-            "missing": found.missing.count,
-            "twice": 0 if self.twice_ok else found.twice.count,
-            "out_of_order": found.out_of_order.count,
-            "foreign": found.foreign.count,
-            "moved_keys": found.moved_keys.count,
-            "unknown": found.unknown.count + self.unnamed_rows,
-        }
-        return {kind: count for kind, count in kinds.items() if count}
-
-    @property
-    def clean(self) -> bool:
-        return not self.faults
-
-    @property
-    def next(self) -> str | None:
-        """The next step for the gravest kind."""
-        found = self.findings
-        if found.missing.count:
-            ids = [quote(each["id"]) for each in found.missing.events[:3]]
-            again = " ".join(f"--id {each}" for each in ids)
-            return f"cdc-outbox find {ids[0]}; then send them again: cdc-outbox replay {again}"
-        if found.out_of_order.count:
-            return "have the consumers of these keys look: they have seen an older state after a newer one"
-        if found.moved_keys.count:
-            return (
-                "if the topic got more partitions, or another relay chose partitions in its own way, audit from after "
-                "that: cdc-outbox audit --since TIME"
-            )
-        if found.foreign.count:
-            return (
-                "if rows are removed from the table, or other producers write to the topic: cdc-outbox audit "
-                "--foreign-ok; if the ids of another relay's messages are elsewhere: --id-from payload:/event_id"
-            )
-        if self.faults.get("unknown"):
-            return "audit only what the topics still have: cdc-outbox audit --since TIME"
-        if "twice" in self.faults:
-            return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
-        return None
-
-    def document(self) -> dict[str, Any]:
-        """The report, for a machine."""
-        found = self.findings
-        kinds = {
-            name: {"count": kind.count, "events": [_shown(each) for each in kind.events]}
-            for name, kind in (
-                ("missing", found.missing),
-                ("twice", found.twice),
-                ("out_of_order", found.out_of_order),
-                ("foreign", found.foreign),
-                ("moved_keys", found.moved_keys),
-                ("unknown", found.unknown),
-                ("under_way", found.under_way),
-                ("undecided", found.undecided),
-            )
-        }
-        return {
-            "schema_version": 1,
-            "status": "clean" if self.clean else "unclean",
-            "tables": [str(table) for table in self.tables],
-            "since": None if self.since is None else _iso(self.since),
-            "until": None if self.until is None else _iso(self.until),
-            "topics": [
-                {"name": name, "exists": count >= 0, "messages": max(0, count)}
-                for name, count in self.topics.items()
-            ],
-            "rows": {
-                "read": self.rows,
-                "delivered": found.delivered,
-                "under_way": found.under_way.count,
-                "oldest_under_way": _moment(found.oldest_under_way),
-                "left_out": found.left_out,
-                "marked_sent": found.sent_elsewhere,
-                "without_id": self.unnamed_rows,
-                "same_id": found.same_id,
-            },
-            "messages": {
-                "read": self.messages,
-                "repeats": found.repeats,
-                "without_row": found.without_row,
-                "elsewhere": self.elsewhere,
-                "order_not_judged": self.unjudged,
-            },
-            "faults": self.faults,
-            **kinds,
-            "notes": self.notes,
-            "next": self.next,
-        }
-
-
-def _shown(event: dict[str, Any]) -> dict[str, Any]:
-    if "created_us" not in event:
-        return event
-    return {name: value for name, value in event.items() if name != "created_us"} | {
-        "created_at": _moment(event["created_us"])
-    }
-
-
-def _moment(us: int | None) -> str | None:
-    return None if us is None else _iso(_EPOCH + timedelta(microseconds=us))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 async def audit(settings: Settings, wish: Wish, told: Told) -> Report:
@@ -500,7 +364,7 @@ class _Audit:
         for at in judge.suspect():
             self._told("buckets compared", at + 1, 2 * buckets)
             await asyncio.sleep(0)
-        lookups = [_Again(self._owner, plan) for plan in plans]
+        lookups = [SecondLook(self._owner, plan) for plan in plans]
         for again in lookups:
             await again.prepare()
         hopeless = 0
@@ -536,7 +400,7 @@ class _Audit:
                 await asyncio.sleep(0.2)
         judge.give_up()
 
-    async def _known(self, lookups: list[_Again], strays: list[Stray]) -> set[str]:
+    async def _known(self, lookups: list[SecondLook], strays: list[Stray]) -> set[str]:
         """The ids of those that a table has a row for now."""
         ids = {each.id for each in strays}
         known: set[str] = set()
@@ -559,66 +423,6 @@ class _Audit:
                 f"the audit takes {format_size(needed)} in {where}, which has {format_size(free)} left",
                 next="name a directory with more room: --spool DIR; or audit less at a time: --since, --until",
             )
-
-
-class _Again:
-    """A second look into one table."""
-
-    def __init__(self, conn: Connection, plan: Plan) -> None:
-        self._id = plan.layout.id
-        self._lookup = lookup.Lookup(conn, plan.table, plan.layout.id.name, [])
-        self._able = True
-
-    async def prepare(self) -> None:
-        """Without an index no look is taken: each would read the whole table."""
-        try:
-            await self._lookup.require()
-        except SetupError as error:
-            self._able = False
-            _log.info("rows are not looked for again", reason=str(error))
-
-    async def find(self, ids: Collection[str]) -> set[str]:
-        """Those of the ids that the table has."""
-        if not self._able:
-            return set()
-        spelled = {text: id_ for id_ in ids if (text := self._spell(id_)) is not None}
-        known: set[str] = set()
-        texts = list(spelled)
-        for at in range(0, len(texts), lookup.MOST):
-            known |= {
-                spelled[text] for text in await self._find(texts[at : at + lookup.MOST]) if text in spelled
-            }
-        return known
-
-    async def _find(self, texts: list[str]) -> Collection[str]:
-        for _ in range(LOCKED * 2):
-            try:
-                return await self._lookup.find(texts)
-            except TableLocked:
-                await asyncio.sleep(0.5)
-            except CdcOutboxError as error:
-                if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
-                    raise
-                return ()  # one of them is nothing that the column can hold
-        return ()
-
-    def _spell(self, id_: str) -> str | None:
-        """An id as the column's type spells it; None for one that it can't hold."""
-        oid = self._id.type_oid
-        if oid == BYTEA:
-            return "\\x" + id_.encode().hex()
-        if oid in INTEGERS:
-            return id_ if id_.removeprefix("-").isdecimal() and len(id_) < 19 else None
-        if oid == UUID and not _is_uuid(id_):
-            return None
-        return id_ if "\0" not in id_ else None
-
-
-UUID: Final = 2950
-
-
-def _is_uuid(text: str) -> bool:
-    return len(text) == 36 and text[8:24:5] == "----" and not set(text) - set("0123456789abcdef-")
 
 
 def _prefix(plan: Plan, configured: str | None) -> str | None:

@@ -163,7 +163,7 @@ class Judge:
         self.doubtful: dict[bytes, tuple[Any, ...]] = {}
         """Rows that may be under way or missing: to be told by `arrived`, or by `give_up`."""
         self._suspicions = Spool(SUSPICION, len(books.events), directory)
-        self._suspects: list[tuple[bytes, bytes, int, int, int, int, tuple[Any, ...] | None]] = []
+        self._suspects: list[tuple[bytes, tuple[Any, ...], int, int, tuple[Any, ...] | None]] = []
 
     def close(self) -> None:
         """Forget what was suspected."""
@@ -391,9 +391,9 @@ class Judge:
         if row is None and not self._rules.has(delivery[4]):
             return
         if proof == EXACT or len(self._suspects) >= SUSPECTS:
-            self._late(late, place, offset, before, decided=proof != CLOSE)
+            self._late(delivery, before, decided=proof != CLOSE)
         else:
-            self._suspects.append((other, late, place, offset, before, proof, row))
+            self._suspects.append((other, delivery, before, proof, row))
 
     def late(self) -> None:
         """Decide on the deliveries whose commit times say that they came late. Call it after `events`."""
@@ -405,9 +405,8 @@ class Judge:
             for record in self._books.events.bucket(at):
                 if record[1] == entry.ROW and record[0] in keys:
                     others.setdefault(record[0], record)
-        for other, late, place, offset, before, proof, row in self._suspects:
-            decided = proof != CLOSE and self._agrees(row, others.get(other))
-            self._late(late, place, offset, before, decided=decided)
+        for other, delivery, before, proof, row in self._suspects:
+            self._late(delivery, before, decided=proof != CLOSE and self._agrees(row, others.get(other)))
 
     def _agrees(self, late: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
         """Whether the rows have nothing against it that `late` committed first."""
@@ -415,17 +414,10 @@ class Judge:
             return True
         return late is not None and before is not None and 0 < late[4] <= before[4]
 
-    def _late(self, key: bytes, place: int, offset: int, before: int, *, decided: bool) -> None:
-        def told() -> dict[str, Any]:
-            found = next(
-                record
-                for record in self._books.events.bucket(self._books.events.at(key))
-                if record[0] == key and record[1] == entry.MESSAGE
-            )
-            return {
-                "id": self._books.id(key, found[5]),
-                **self._spot(place, offset),
-                "after": before,
-            }
-
-        (self.findings.out_of_order if decided else self.findings.undecided).add(self._limit, told)
+    def _late(self, delivery: tuple[Any, ...], before: int, *, decided: bool) -> None:
+        key, _, _, place, _, where, offset = delivery
+        kind = self.findings.out_of_order if decided else self.findings.undecided
+        kind.add(
+            self._limit,
+            lambda: {"id": self._books.id(key, where), **self._spot(place, offset), "after": before},
+        )

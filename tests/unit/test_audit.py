@@ -12,9 +12,10 @@ import pytest
 from cdc_outbox.errors import SetupError
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from
 from cdc_outbox.repair.judgement import Rules
+from cdc_outbox.repair.second_look import spelled
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
 from tests.unit.audited import CREATED_US, TOPIC, Sent, enter_row, ids, judged, message, reader_of
-from tests.unit.mapped import TABLE_B
+from tests.unit.mapped import BYTEA, INT4, INT8, TABLE_B, TEXT, UUID
 
 A, B, C = (str(uuid.UUID(int=n)) for n in (1, 2, 3))
 SURE = [(A, ACKNOWLEDGED), (B, ACKNOWLEDGED)]
@@ -241,3 +242,20 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=f"{tmp_path}/none: no such file") as told:
         Books(100, tmp_path / "none")
     assert "--spool" in told.value.next
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "held", "not_held"),
+    [
+        (INT8, ["7", "-7", "9223372036854775807"], ["9223372036854775808", "x", "", "٣", "1" * 500]),
+        (INT4, ["2147483647"], ["2147483648"]),
+        (UUID, [A], [A.upper().replace("0", "A"), "7", A[:-1] + "g"]),
+        (TEXT, ["anything"], ["\0"]),
+    ],
+)
+def test_ids_that_a_column_cannot_hold_are_not_asked_for(
+    type_oid: int, held: list[str], not_held: list[str]
+) -> None:
+    assert [spelled(type_oid, id_) for id_ in held] == held
+    assert [spelled(type_oid, id_) for id_ in not_held] == [None] * len(not_held)
+    assert spelled(BYTEA, "ab") == "\\x6162"

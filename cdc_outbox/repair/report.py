@@ -1,0 +1,144 @@
+"""What an audit has to say: the kinds of faults, how many, which first, and the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.repair.judgement import Findings
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was compared, and what was found."""
+
+    tables: tuple[TableName, ...]
+    since: datetime | None
+    until: datetime | None
+    topics: dict[str, int]
+    """Messages by topic; -1 where the cluster has no such topic."""
+    rows: int
+    messages: int
+    unjudged: int
+    unnamed_rows: int
+    elsewhere: int
+    """Messages whose row the table has, but not among those that were read."""
+    findings: Findings
+    twice_ok: bool
+    notes: list[str]
+    """What limits the answer, in sentences."""
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """The kinds that make it unclean, with their numbers."""
+        found = self.findings
+        kinds = {
+            "missing": found.missing.count,
+            "twice": 0 if self.twice_ok else found.twice.count,
+            "out_of_order": found.out_of_order.count,
+            "foreign": found.foreign.count,
+            "moved_keys": found.moved_keys.count,
+            "unknown": found.unknown.count + self.unnamed_rows,
+        }
+        return {kind: count for kind, count in kinds.items() if count}
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults
+
+    @property
+    def next(self) -> str | None:
+        """The next step for the gravest kind."""
+        found = self.findings
+        if found.missing.count:
+            ids = [quote(each["id"]) for each in found.missing.events[:3]]
+            again = " ".join(f"--id {each}" for each in ids)
+            return f"cdc-outbox find {ids[0]}; then send them again: cdc-outbox replay {again}"
+        if found.out_of_order.count:
+            return "have the consumers of these keys look: they have seen an older state after a newer one"
+        if found.moved_keys.count:
+            return (
+                "if the topic got more partitions, or another relay chose partitions in its own way, audit from after "
+                "that: cdc-outbox audit --since TIME"
+            )
+        if found.foreign.count:
+            return (
+                "if rows are removed from the table, or other producers write to the topic: cdc-outbox audit "
+                "--foreign-ok; if the ids of another relay's messages are elsewhere: --id-from payload:/event_id"
+            )
+        if self.faults.get("unknown"):
+            return "audit only what the topics still have: cdc-outbox audit --since TIME"
+        if "twice" in self.faults:
+            return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """The report, for a machine."""
+        found = self.findings
+        kinds = {
+            name: {"count": kind.count, "events": [_shown(each) for each in kind.events]}
+            for name, kind in (
+                ("missing", found.missing),
+                ("twice", found.twice),
+                ("out_of_order", found.out_of_order),
+                ("foreign", found.foreign),
+                ("moved_keys", found.moved_keys),
+                ("unknown", found.unknown),
+                ("under_way", found.under_way),
+                ("undecided", found.undecided),
+            )
+        }
+        return {
+            "schema_version": 1,
+            "status": "clean" if self.clean else "unclean",
+            "tables": [str(table) for table in self.tables],
+            "since": None if self.since is None else _iso(self.since),
+            "until": None if self.until is None else _iso(self.until),
+            "topics": [
+                {"name": name, "exists": count >= 0, "messages": max(0, count)}
+                for name, count in self.topics.items()
+            ],
+            "rows": {
+                "read": self.rows,
+                "delivered": found.delivered,
+                "under_way": found.under_way.count,
+                "oldest_under_way": _moment(found.oldest_under_way),
+                "left_out": found.left_out,
+                "marked_sent": found.sent_elsewhere,
+                "without_id": self.unnamed_rows,
+                "same_id": found.same_id,
+            },
+            "messages": {
+                "read": self.messages,
+                "repeats": found.repeats,
+                "without_row": found.without_row,
+                "elsewhere": self.elsewhere,
+                "order_not_judged": self.unjudged,
+            },
+            "faults": self.faults,
+            **kinds,
+            "notes": self.notes,
+            "next": self.next,
+        }
+
+
+def _shown(event: dict[str, Any]) -> dict[str, Any]:
+    if "created_us" not in event:
+        return event
+    return {name: value for name, value in event.items() if name != "created_us"} | {
+        "created_at": _moment(event["created_us"])
+    }
+
+
+def _moment(us: int | None) -> str | None:
+    return None if us is None else _iso(_EPOCH + timedelta(microseconds=us))
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
