@@ -31,7 +31,7 @@ _LOOK: Final = 0.05
 
 
 def backfill_held(step: str) -> None:
-    """Hold a backfill after a step, if this is the step: `slot`, `snapshot`, `published`, `decided` or `copied`."""
+    """Hold a backfill after a step, if this is the step: `slot`, `published`, `decided` or `copied`."""
     wanted, _, name = os.environ.get(HOLD_BACKFILL, "").partition(":")
     if wanted != step:
         return

@@ -5,10 +5,11 @@ was committed before the slot's position is seen by the snapshot, what was commi
 what lies between comes twice. Nothing is overtaken either, for the stream begins when all of it was confirmed. And
 none of it depends on what an earlier run has done: after a kill the next one reads the table anew.
 
-The order is: no row in the old relay's hands, pending slot, snapshot, publish, confirmed by the broker, witness row,
-copy of the slot to its name, failover, end of the pending slot. The last four are `postgres/pending.py` and
-`slot.hand_over`, shared with `init`; whoever finds them half done goes on. All of it happens under the slot's advisory
-lock, and its loss is noticed before anything is decided: the lock's own session writes the witness row.
+The order is: no row in the old relay's hands, a broker that answers, pending slot, snapshot, publish, confirmed by the
+broker, witness row, copy of the slot to its name, failover, end of the pending slot. The last four are those of
+`postgres/pending.py` and `slot.hand_over`, shared with `init`; whoever finds them half done goes on. All of it happens
+under the slot's advisory lock, and its loss is noticed before anything is decided: the lock's own session writes the
+witness row.
 
 Beside the passage somebody looks after the database, which comes first: the pending slot keeps WAL, so its room is told
 and its loss ends us; and a session that waits to have the table to itself makes the application's inserts wait behind
@@ -187,11 +188,14 @@ class _Backfill:
         if not self.listener.agree(chosen):
             return None
         await self.require_none_in_hand(chosen)
+        passage = Passage(self.settings, [each.plan for each in chosen], moved=self.listener.moved)
+        await passage.reach()
         if there is not None:
-            return await self.overlap(slot.require(there, self.name), chosen)
+            await self.overlap(passage, chosen)
+            return self.report(slot.require(there, self.name), passage)
         made = await self.pending_slot(waits, state)
         faults.backfill_held("slot")
-        passage = await self.publish(made.name, chosen)
+        await self.publish(passage, made.name, chosen)
         faults.backfill_held("published")
         await self.decide(made, state, chosen)
         report = await self.name_it()
@@ -273,33 +277,23 @@ class _Backfill:
             waiting=self.listener.blocked,
         )
 
-    async def overlap(self, there: Slot, chosen: Sequence[Waiting]) -> Report:
+    async def overlap(self, passage: Passage, chosen: Sequence[Waiting]) -> None:
         """Publish beside a slot that is there; it is ours meanwhile, so that no relay streams past the rows."""
         mapping = Mapping(self.settings.outbox, self.name)
         async with holding(self.settings, mapping, application_name=APPLICATION_NAME) as held:
-            passage = await self.publish(self.name, chosen, held.lost)
-        return self.report(there, passage)
+            await self.publish(passage, self.name, chosen, held.lost)
 
     async def publish(
-        self, kept: str, chosen: Sequence[Waiting], *lost: asyncio.Future[CdcOutboxError]
-    ) -> Passage:
+        self, passage: Passage, kept: str, chosen: Sequence[Waiting], *lost: asyncio.Future[CdcOutboxError]
+    ) -> None:
         """Read all tables under one snapshot and publish the rows, until the bus has confirmed all of them.
 
         `kept` is the slot that keeps WAL meanwhile; `lost` resolve to a reason to end.
         """
-        settings = self.settings
-        passage = Passage(settings, [each.plan for each in chosen], moved=self.listener.moved)
         async with table_rows.snapshot(
-            settings.postgres, application_name=APPLICATION_NAME, like=self.owner
+            self.settings.postgres, application_name=APPLICATION_NAME, like=self.owner
         ) as reader:
-            faults.backfill_held("snapshot")
-            counts = [await self.counted(each, reader) for each in chosen]
-            self.listener.begun(sum(counts))
-            for each, count in zip(chosen, counts, strict=True):
-                _log.info(
-                    "publishing", table=str(each.table), rows=count, which=each.rule, order=each.ordered
-                )
-            moving = asyncio.create_task(passage.run(_portions(reader, chosen)), name="passage")
+            moving = asyncio.create_task(self.move(passage, reader, chosen), name="passage")
             looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")
             ends: set[asyncio.Future[Any]] = {moving, looking, *lost}
             try:
@@ -313,7 +307,14 @@ class _Backfill:
             finally:
                 await _cancelled(moving)
                 await _cancelled(looking)
-        return passage
+
+    async def move(self, passage: Passage, reader: Connection, chosen: Sequence[Waiting]) -> None:
+        """Count the rows, and publish them."""
+        counts = [await self.counted(each, reader) for each in chosen]
+        self.listener.begun(sum(counts))
+        for each, count in zip(chosen, counts, strict=True):
+            _log.info("publishing", table=str(each.table), rows=count, which=each.rule, order=each.ordered)
+        await passage.run(_portions(reader, chosen))
 
     async def counted(self, each: Waiting, reader: Connection) -> int:
         try:

@@ -111,12 +111,27 @@ class Passage:
         self.left_out: dict[str, int] = {}
         self.published: dict[str, int] = {}
 
+    async def reach(self) -> None:
+        """Make sure, once, that the bus is there; from then on its absence is waited for.
+
+        Raises KafkaUnavailable; BusRefused; SetupError for a topic that is the same for all rows and isn't there.
+        """
+        if self._reached:
+            return
+        publisher = KafkaPublisher(self._settings.kafka, Ledger(), self._deliveries)
+        try:
+            await publisher.start()
+            await self._require_topics(publisher)
+        finally:
+            await publisher.stop(within=LAST_MOMENT)
+        self._reached = True
+
     async def run(self, portions: AsyncIterator[tuple[Plan, Portion]]) -> None:
         """Publish all rows of all portions and wait for the bus to confirm them.
 
-        Raises PoisonEvent; SetupError for a topic that is the same for all rows and isn't there; KafkaUnavailable where
-        no broker answers at the beginning; BusRefused; and whatever `portions` raises.
+        Raises what `reach` raises; PoisonEvent; BusRefused; and whatever `portions` raises.
         """
+        await self.reach()
         while True:
             before = self.confirmed
             try:
@@ -126,8 +141,6 @@ class Passage:
                 _log.info("starting over", reason=str(reason))
                 continue
             except (KafkaUnavailable, Held) as error:
-                if not self._reached:
-                    raise
                 self._say(error)
             if self.confirmed > before:
                 self._backoff.reset()
@@ -140,9 +153,6 @@ class Passage:
         minding: asyncio.Task[None] | None = None
         try:
             await publisher.start()
-            if not self._reached:
-                await self._require_topics(publisher)
-            self._reached = True
             minding = asyncio.create_task(self._mind(publisher), name="bus")
             carrier = _Carrier(self, publisher, ledger)
             try:

@@ -259,7 +259,7 @@ def test_flags_that_can_not_be(place: Backfilled) -> None:
     ):
         error, _ = place.refuses(*KEYLESS, *flags, code=code)
         assert words in error
-    assert place.slot not in place.slots()
+    assert place.slots() == []
 
 
 def test_tables_that_can_not_be(place: Backfilled) -> None:
@@ -339,10 +339,10 @@ def test_records_that_the_topic_refuses_go_out_in_halves(
 
 
 def test_the_rate_limit(place: Backfilled) -> None:
-    rows_of_c(place, 100)
+    rows_of_c(place, 50)
     said = place.backfill(*KEYLESS, "--max-events-per-second", "100")
     seconds = float(said.partition(" in ")[2].partition(" s ")[0])
-    assert 0.7 < seconds < 10
+    assert 0.4 < seconds < 10
 
 
 def test_what_is_left_of_it_is_told_and_logged(place: Backfilled) -> None:

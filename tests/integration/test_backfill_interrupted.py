@@ -15,7 +15,7 @@ from tests.servers.ledger import Consumer, Writer, create_outbox, verify
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import eventually
 
-STEPS = ("slot", "snapshot", "published", "decided", "copied")
+STEPS = ("slot", "published", "decided", "copied")
 
 
 @pytest.fixture
