@@ -214,12 +214,12 @@ class _Audit:
             for plan, proof in zip(plans, proofs, strict=True)
         ]
 
-    def _books(self, expected: int) -> Books:
+    def _books(self, sources: list[AuditedRows], expected: int) -> Books:
         settings, wish = self._settings, self._wish
         return Books(
             expected,
             wish.directory,
-            commit_times="timestamp" not in settings.outbox.columns,
+            commit_times=all(source.plan.layout.timestamp is None for source in sources),
             ids_from=wish.ids_from,
             scoped=len(settings.outbox.tables) > 1,
         )
@@ -228,7 +228,7 @@ class _Audit:
         """Enter all rows; `messages`: how many messages will come at most."""
         total = sum([await source.count(conn) for source in sources])
         self._require_room(total * entry.BYTES[0])
-        books = self._books(total + messages)
+        books = self._books(sources, total + messages)
         try:
             for source in sources:
                 reader = Reader.of(source.plan)
@@ -307,6 +307,8 @@ class _Audit:
         named = set(self._named(plans))
         if not self._wish.topics:
             named |= set(books.topics)
+        if not named:
+            self._notes.append("no row names a topic, so none was read (--topic-name NAME reads one)")
         spans = [Span(place, begins[place], end) for place, end in ends.items() if place.topic in named]
         absent = sorted(named - {span.place.topic for span in spans})
         if absent:

@@ -190,6 +190,7 @@ def test_each_planted_fault_is_told_by_its_id(audited: Audited) -> None:
 
 def test_a_window_judges_its_own_rows_alone(audited: Audited) -> None:
     pipeline = audited.pipeline
+    assert "no row names a topic" in audited.audit()["notes"][0]
     now = time.time_ns() // 1_000_000
     before, inside = (audited.insert(each, ago=each) for each in ("3h", "1h"))
     audited.put(before, key="3h", ms=now - 3 * 3_600_000)
