@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
 from cdc_outbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(*, yes: bool) -> int:
 
     def confirm(standing: Standing) -> bool:
         nonlocal agreed
-        agreed = agreed or click.confirm(_question(settings.postgres, standing), err=True)
+        agreed = agreed or ask(_question(settings.postgres, standing))
         return agreed
 
     standing = run(teardown.drop(settings, confirm=confirm, told=click.echo))
