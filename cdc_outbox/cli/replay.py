@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
 from cdc_outbox.cli.moment import moment
 from cdc_outbox.errors import CdcOutboxError, UsageError
 
@@ -152,7 +152,7 @@ async def _replay(
         log.get(__name__).warning(
             "replaying beside the stream: a consumer may see events of one key out of order", why=found.beside
         )
-    if not agreed and not await asyncio.to_thread(click.confirm, _question(found), err=True):
+    if not agreed and not ask(_question(found)):
         click.echo("nothing was published", err=True)
         return 1
     with Progress("rows", found.events) as progress:

@@ -6,10 +6,12 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, LiteralString
 
 import psycopg
@@ -216,6 +218,15 @@ def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
     assert stage.again() == []
 
 
+def interrupted(process: subprocess.Popen[str]) -> bool:
+    """Whether it ended by Ctrl-C. One that comes just before a read begins is heard after it."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(2) is not None
+    except subprocess.TimeoutExpired:
+        return False
+
+
 def test_a_dry_run_shows_and_a_person_is_asked(stage: Stage) -> None:
     ids = stage.insert("a", "b", "a")
     stage.deliver()
@@ -228,12 +239,19 @@ def test_a_dry_run_shows_and_a_person_is_asked(stage: Stage) -> None:
         f"  {stage.pipeline.topic}  key a  id {ids[0]}",
         f"  {stage.pipeline.topic}  key a  id {ids[2]}",
     ]
-    for answer, code in (("n", 1), ("y", 0)):
+    for answer, code in (("n", 1), ("y", 0), ("\x03", 130)):
         ours, theirs = pty.openpty()
         try:
             process = stage.launch("--aggregate", "a", stdin=theirs)
-            os.write(ours, f"{answer}\n".encode())
-            _, asked = process.communicate(timeout=30)
+            assert process.stderr is not None
+            asked = ""
+            while "[y/N]" not in asked:
+                asked += process.stderr.read(1)
+            if answer == "\x03":
+                eventually(partial(interrupted, process), 30, "Ctrl-C is heard")
+            else:
+                os.write(ours, f"{answer}\n".encode())
+            process.communicate(timeout=30)
         finally:
             os.close(ours)
             os.close(theirs)
