@@ -23,9 +23,10 @@ from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.polling.table import A
 from tests.servers.cache import CHECKOUT
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import Pipeline
 from tests.servers.relay import clean_environment, run_command
+from tests.servers.security import client_settings
 from tests.servers.shell import Shell, blocks, path_of
 
 
@@ -395,3 +396,20 @@ def test_what_a_transaction_took_back_was_never_sent(audited: Audited) -> None:
     assert audited.audit("--settled")["faults"] == {}
     producers[1].commit_transaction(30)
     assert audited.audit("--settled", code=1)["faults"] == {"foreign": 1}
+
+
+def test_the_right_to_read_a_topic_is_named(
+    outbox: Database, secure_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    audited = Audited(make_pipeline(outbox, secure_kafka).prepare().init())
+    audited.put(audited.insert("a"), key="a")
+    flags = ["--settled", "--bootstrap-servers", secure_kafka.address("SASL_SSL")]
+    for name, value in client_settings("SASL_SSL", "PLAIN").items():
+        flags += ["--kafka", f"{name}={value}"]
+    secure_kafka.allow("relay", "describe", audited.topic)
+    done = audited.run(*flags)
+    assert done.returncode == 78, done.stderr
+    assert f"error: the cluster doesn't let us read {audited.topic}\n" in done.stderr
+    assert "--operation Read --operation Describe" in done.stderr
+    secure_kafka.allow("relay", "read", audited.topic)
+    assert audited.run(*flags).stdout.endswith("\nclean\n")
