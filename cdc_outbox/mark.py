@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cdc_outbox.event import Encoded, TableName, Values
     from cdc_outbox.lsn import LSN
-    from cdc_outbox.postgres.marking import Marking
+    from cdc_outbox.postgres.marking import Marking, Outcome
     from cdc_outbox.table.mapping import Plan
 
     Encode = Callable[[Values, int, int, int], Encoded | str]
@@ -60,20 +60,25 @@ class Chunk:
     """Keys of rows of one table. They are delivered when a position beyond `lsn` is confirmed.
 
     `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
-    couldn't be marked.
+    couldn't be marked; `visible`: what isn't found was deleted.
     """
 
-    __slots__ = ("count", "keys", "lsn", "marking", "size", "tries")
+    __slots__ = ("count", "keys", "lsn", "marking", "size", "tries", "visible")
 
     def __init__(
         self, marking: Marking, lsn: int, count: int, keys: tuple[bytes, ...], tries: int = 0
     ) -> None:
+        self.visible = False
         self.marking = marking
         self.lsn = lsn
         self.count = count
         self.keys = keys
         self.tries = tries
         self.size = _CHUNK + sum(map(len, keys))
+
+    def goes_with(self, other: Chunk) -> bool:
+        """Whether one statement may mark both."""
+        return self.marking is other.marking and self.visible is other.visible
 
     def literals(self) -> list[str]:
         """An array literal for each column of the key."""
@@ -131,6 +136,7 @@ class Marks:
         self._on_the_way: deque[Chunk] = deque()
         self._ready: deque[Chunk] = deque()
         self._locked: deque[tuple[float, Chunk]] = deque()
+        self._unseen: deque[tuple[int, Chunk]] = deque()
         self._in_hand = 0
         self._bytes = 0
         self._proven = ProvenSnapshot()
@@ -148,9 +154,10 @@ class Marks:
 
     def forget(self) -> None:
         """The server may have other rows under the same keys now."""
-        self._release(*self._ready, *(chunk for _, chunk in self._locked))
+        self._release(*self._ready, *(chunk for _, chunk in (*self._locked, *self._unseen)))
         self._ready.clear()
         self._locked.clear()
+        self._unseen.clear()
         self.search()
 
     def search(self) -> None:
@@ -251,8 +258,11 @@ class Marks:
         if proven is not None:
             self.horizon = int(proven.partition(":")[0])
         self._proven.offer(snapshot, ends)
-        if self.search_wanted and self.target is None:
-            self.target = int(snapshot.split(":")[1])
+        ended = int(snapshot.partition(":")[0])
+        while self._unseen and self._unseen[0][0] <= ended:
+            _, chunk = self._unseen.popleft()
+            chunk.visible = True
+            self._ready.append(chunk)
 
     def take(self) -> Chunk | None:
         """The next keys that may be marked: of one table, at most `BATCH`."""
@@ -263,9 +273,7 @@ class Marks:
             return None
         some = [self._ready.popleft()]
         first, count = some[0], some[0].count
-        while (
-            self._ready and self._ready[0].marking is first.marking and count + self._ready[0].count <= BATCH
-        ):
+        while self._ready and first.goes_with(self._ready[0]) and count + self._ready[0].count <= BATCH:
             some.append(self._ready.popleft())
             count += some[-1].count
         chunk = first if len(some) == 1 else _joined(some, count)
@@ -291,17 +299,24 @@ class Marks:
             "rows stay unmarked", table=str(chunk.marking.how.table), rows=chunk.count, error=self.failing
         )
 
-    def settle(self, chunk: Chunk, *, marked: int, locked: int) -> None:
-        """It is marked, but for rows that somebody has locked: those are tried again, with the others of the chunk."""
+    def settle(self, chunk: Chunk, outcome: Outcome) -> None:
+        """It is marked, but for rows that somebody has locked, or that aren't seen: the chunk is tried again.
+
+        A commit is in the stream once it is flushed, and visible a moment later; where it waits for a synchronous
+        standby, only when that has answered. So what isn't there is looked for once more, when all transactions that
+        have begun by now have ended.
+        """
         self._in_hand = 0
-        self.marked += marked
-        if locked and chunk.tries < LOCKED_TRIES:
+        self.marked += outcome.marked
+        if outcome.locked and chunk.tries < LOCKED_TRIES:
             chunk.tries += 1
             self._locked.append((time.monotonic() + LOCKED_PAUSE, chunk))
-            return
-        self._release(chunk)
-        if locked:
-            self.search()
+        elif outcome.unseen is not None and not chunk.visible:
+            self._unseen.append((outcome.unseen, chunk))
+        else:
+            self._release(chunk)
+            if outcome.locked:
+                self.search()
 
     def searched(self, horizon: int | None) -> None:
         """A search came to its end, for transactions below `horizon`; None: there can't be one."""
@@ -313,7 +328,9 @@ class Marks:
 def _joined(some: list[Chunk], count: int) -> Chunk:
     columns = zip(*(chunk.keys for chunk in some), strict=True)
     keys = tuple(b",".join(column) for column in columns)
-    return Chunk(some[0].marking, some[-1].lsn, count, keys, max(chunk.tries for chunk in some))
+    joined = Chunk(some[0].marking, some[-1].lsn, count, keys, max(chunk.tries for chunk in some))
+    joined.visible = some[0].visible
+    return joined
 
 
 def _note_one(encode: Encode, places: tuple[int, ...], rows: list[Any]) -> Encode:

@@ -121,11 +121,11 @@ class Marker:
         while (chunk := marks.take()) is not None:
             try:
                 conn = await self._connected()
-                marked, locked = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
+                outcome = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
             except BaseException as error:
                 (marks.refuse if marking.concerns_rows(error) else marks.put_back)(chunk)
                 raise
-            marks.settle(chunk, marked=marked, locked=locked)
+            marks.settle(chunk, outcome)
             self._well()
 
     async def _connected(self) -> Connection:
@@ -172,7 +172,9 @@ class Marker:
     async def _begun(self) -> Search | None:
         """A search, where it is time for one."""
         marks = self._marks
-        if marks.target is None or marks.horizon is None:
+        if marks.target is None:
+            marks.target = await marking.next_transaction(await self._connected())
+        if marks.horizon is None:
             return None
         last = marks.horizon >= marks.target
         if not last and self._searched_at is not None and time.monotonic() - self._searched_at < SEARCH_EVERY:

@@ -55,7 +55,15 @@ marked as (
 select count(*) from marked
 """
 
-_LEFT: Final[LiteralString] = "select count(*) from {table} as t where {named} and {unmarked}"
+_LEFT: Final[LiteralString] = """
+select count(*) filter (where {unmarked}), count(*) from {table} as t where {named}
+"""
+
+# A snapshot's xmax is behind the last transaction that has ended; the age of a number counts to the next one.
+_NEXT: Final[LiteralString] = """
+select oldest::text::int8 + pg_catalog.age(oldest::text::xid8::xid)
+  from pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) as oldest
+"""
 
 _BY_PLACE: Final[LiteralString] = """
 with free as (
@@ -100,6 +108,24 @@ class Delivered:
 
     since: str
     horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many rows were marked, and left since somebody has them locked.
+
+    `unseen`: some were not found: deleted, or not visible before transactions below this one have ended.
+    """
+
+    marked: int
+    locked: int = 0
+    unseen: int | None = None
+
+
+async def next_transaction(conn: Connection) -> int:
+    """The number that no transaction has yet, as 64 bits."""
+    ((number,),) = await execute(conn, _NEXT)
+    return int(number)
 
 
 async def connect(settings: PostgresSettings, *, application_name: str, like: Connection) -> Connection:
@@ -177,16 +203,15 @@ class Marking:
         self._left = _whole(sql.SQL(_LEFT).format(named=named, **self._parts))
         self._ours = [*ours]
 
-    async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> tuple[int, int]:
-        """Mark the rows with these `count` keys, an array literal for each column of the key.
-
-        Returns how many were marked, and how many were left because somebody else has them locked.
-        """
+    async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> Outcome:
+        """Mark the rows with these `count` keys, an array literal for each column of the key."""
         ((marked,),) = await execute(conn, self._by_key, keys)
         if marked == count:
-            return count, 0
-        ((left,),) = await execute(conn, self._left, keys)
-        return int(marked), int(left)
+            return Outcome(count)
+        ((left, found),) = await execute(conn, self._left, keys)
+        if found >= count:
+            return Outcome(int(marked), int(left))
+        return Outcome(int(marked), int(left), await next_transaction(conn))
 
     async def blocks(self, conn: Connection) -> int:
         """How many blocks the search has to look at: those of the largest partition."""

@@ -13,7 +13,7 @@ from cdc_outbox import mark
 from cdc_outbox.errors import MissingRight
 from cdc_outbox.lsn import LSN
 from cdc_outbox.mark import Chunk, Marks
-from cdc_outbox.postgres.marking import BATCH
+from cdc_outbox.postgres.marking import BATCH, Outcome
 from tests.unit.noted import OTHER, marking, note, table
 
 
@@ -26,7 +26,7 @@ def marks(*tables: Any) -> Marks:
 def taken(queue: Marks) -> Iterator[Chunk]:
     while (chunk := queue.take()) is not None:
         yield chunk
-        queue.settle(chunk, marked=chunk.count, locked=0)
+        queue.settle(chunk, Outcome(chunk.count))
 
 
 def keys(queue: Marks) -> list[str]:
@@ -138,12 +138,31 @@ def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
         chunk = queue.take()
         assert chunk is not None
         assert not queue.search_wanted
-        queue.settle(chunk, marked=0, locked=1)
+        queue.settle(chunk, Outcome(0, locked=1))
     assert (queue.take(), queue.waiting, queue.search_wanted) == (None, 0, True)
+
+
+def test_a_row_that_is_not_seen_is_looked_for_again_when_its_transaction_must_have_ended() -> None:
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    chunk = queue.take()
+    assert chunk is not None
+    queue.settle(chunk, Outcome(0, unseen=20))
+    queue.proven(LSN(108), "19:30:19", LSN(108))
+    assert (queue.take(), queue.waiting) == (None, 1)
+    queue.proven(LSN(108), "20:30:20", LSN(108))
+    again = queue.take()
+    assert again is chunk
+    queue.settle(chunk, Outcome(0, unseen=30))  # it was deleted
+    assert (queue.take(), queue.waiting, queue.search_wanted) == (None, 0, False)
 
 
 def test_a_search_is_over_when_it_has_seen_what_was_there_when_it_was_wanted() -> None:
     queue = marks()
+    queue.target = 20
     queue.proven(LSN(50), "10:20:10,12", LSN(100))
     assert (queue.target, queue.horizon) == (20, None)
     queue.proven(LSN(99), "11:21:11", LSN(110))

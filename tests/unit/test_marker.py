@@ -14,7 +14,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.mark import Marks
 from cdc_outbox.marker import Marker
 from cdc_outbox.postgres import marking
-from cdc_outbox.postgres.marking import BLOCKS, Delivered
+from cdc_outbox.postgres.marking import BLOCKS, Delivered, Outcome
 from tests.unit.noted import marking as shaped
 from tests.unit.noted import note, table
 
@@ -40,10 +40,10 @@ class Table:
         self.marked: list[str] = []
         self.searched: list[int] = []
 
-    async def mark(self, _conn: object, keys: Sequence[str], count: int) -> tuple[int, int]:
+    async def mark(self, _conn: object, keys: Sequence[str], count: int) -> Outcome:
         self.fail(*keys[0].strip("{}").split(","))
         self.marked += keys
-        return count, 0
+        return Outcome(count)
 
     async def blocks(self, _conn: object) -> int:
         return 3 * BLOCKS
@@ -71,9 +71,13 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def since(*_: object) -> str:
         return "5:5:"
 
+    async def following(*_: object) -> int:
+        return 40
+
     monkeypatch.setattr(module, "PAUSES", (0.0,))
     monkeypatch.setattr(marking, "connect", connect)
     monkeypatch.setattr(marking, "streaming_since", since)
+    monkeypatch.setattr(marking, "next_transaction", following)
 
 
 def play(played: Table, *keys: bytes, search: bool = False, stopped: bool = False) -> Marks:
