@@ -43,6 +43,7 @@ def test_before_anything_has_happened() -> None:
         "inflight": {"events": 0, "bytes": 0},
         "events": {"received": 0, "published": 0, "skipped": {}},
         "topics": {},
+        "marks": None,
         "errors": [],
         "mapping": {},
         "faults": [],
