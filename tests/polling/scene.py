@@ -151,6 +151,9 @@ class Scene:
         began = time.monotonic()
         try:
             return self.shell.run(page[block], code=code)
+        except subprocess.TimeoutExpired:
+            log = "" if self.ours is None else self.ours.log.read_text()
+            raise AssertionError(f"{block} doesn't end; our relay said:\n{log}") from None
         finally:
             self.steps.append(Step(block, time.monotonic() - began))
             self.shop.check()
