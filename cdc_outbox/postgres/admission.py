@@ -16,7 +16,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SetupError, SlotMissing
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import outbox, publication, server, slot, synchronous, witness
+from cdc_outbox.postgres import marking, outbox, publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
@@ -266,8 +266,7 @@ class Admission:
         if row != known:
             await self.control.run(lambda conn: witness.write(conn, row))
         if accepted:
-            name = self._settings.slot
-            await self.control.run(lambda conn: execute(conn, _STREAMS_ANEW, (name,)))
+            await self.control.run(lambda conn: marking.streams_anew(conn, self._settings.slot))
         self.witness = row
 
     def was_set_back(self, delivered: int) -> bool:
@@ -378,9 +377,6 @@ select slot_name::text from pg_replication_slots
 """
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
-"""
-_STREAMS_ANEW: Final[LiteralString] = """
-update public.cdc_outbox_witness set streaming_since = default where slot = %s
 """
 _END_OF_WAL: Final = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
 

@@ -82,10 +82,17 @@ select coalesce(max(pg_catalog.pg_relation_size(relation)
 """.replace("{family}", FAMILY)
 
 _SINCE: Final[LiteralString] = """
-select to_jsonb(w) ->> 'streaming_since' from public.cdc_outbox_witness w where w.slot = %s
+select streaming_since::text from public.cdc_outbox_witness where slot = %s
 """
 
-_WITNESS: Final[LiteralString] = "select where to_regclass('public.cdc_outbox_witness') is not null"
+# A table that a version before this column made goes without it: then nothing is searched for.
+_WITNESS: Final[LiteralString] = """
+select from pg_catalog.pg_attribute where attrelid = pg_catalog.to_regclass('public.cdc_outbox_witness')
+   and attname = 'streaming_since' and not attisdropped
+"""
+_ANEW: Final[LiteralString] = """
+update public.cdc_outbox_witness set streaming_since = default where slot = %s
+"""
 _WHOLE: Final[LiteralString] = "update public.cdc_outbox_witness set streaming_since = %s where slot = %s"
 _ALWAYS: Final = "3:3:"
 """A snapshot that sees no transaction at all."""
@@ -142,7 +149,7 @@ async def connect(settings: PostgresSettings, *, application_name: str, like: Co
 async def streaming_since(conn: Connection, slot: str) -> str | None:
     """The snapshot, as text, beyond which all rows came from the slot; None where nothing has kept it."""
     rows = await execute(conn, _SINCE, (slot,)) if await execute(conn, _WITNESS) else []
-    return None if not rows or rows[0][0] is None else str(rows[0][0])
+    return str(rows[0][0]) if rows else None
 
 
 async def marking(
@@ -162,6 +169,12 @@ async def planned(conn: Connection, plan: Plan, settings: OutboxSettings) -> Mar
     deciding = [(each, accept(each, values)) for each, values in selected(settings, plan.table, plan.shape)]
     how = await examine(conn, plan, deciding=[each.name for each, _ in deciding])
     return Marking(how, [_one_of(each, values) for each, values in deciding])
+
+
+async def streams_anew(conn: Connection, slot: str) -> None:
+    """Remember that rows from before now may be missing: a gap was accepted."""
+    if await execute(conn, _WITNESS):
+        await execute(conn, _ANEW, (slot,))
 
 
 async def every_row_is_ours(conn: Connection, slot: str) -> None:
