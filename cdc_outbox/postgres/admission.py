@@ -16,7 +16,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SetupError, SlotMissing
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import marking, outbox, publication, server, slot, synchronous, witness
+from cdc_outbox.postgres import outbox, publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
@@ -266,6 +266,8 @@ class Admission:
         if row != known:
             await self.control.run(lambda conn: witness.write(conn, row))
         if accepted:
+            from cdc_outbox.postgres import marking
+
             await self.control.run(lambda conn: marking.streams_anew(conn, self._settings.slot))
         self.witness = row
 
