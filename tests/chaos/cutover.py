@@ -65,18 +65,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
     options = parser.parse_args()
     print(f"cut-over: table {options.table}, {options.runs} runs, --seed {options.seed}", flush=True)
-    faults = 0
+    verdicts: list[Verdict] = []
     kafka = KafkaBroker().start()
     try:
         for run in range(options.runs):
             began = time.monotonic()
             verdict = once(TABLES[options.table], kafka, options, run)
-            faults += len(verdict.faults)
+            verdicts.append(verdict)
             print(f"cut-over: run {run}, {time.monotonic() - began:.0f} s: {verdict}", flush=True)
             for fault in verdict.faults[:10]:
                 print(f"wrong: {fault}", file=sys.stderr)
     finally:
         kafka.close()
+    faults = sum(len(each.faults) for each in verdicts)
+    print(
+        f"cut-over: {len(verdicts)} runs, {sum(each.committed for each in verdicts)} committed,"
+        f" {sum(each.records for each in verdicts)} delivered, lost {sum(len(each.lost) for each in verdicts)},"
+        f" out of order {sum(len(each.out_of_order) for each in verdicts)},"
+        f" twice {sum(sum(each.twice.values()) for each in verdicts)},"
+        f" unexplained {sum(len(each.unexplained) for each in verdicts)}"
+    )
     print("cut-over: passed" if not faults else f"cut-over: failed, {faults} faults")
     return 1 if faults else 0
 
