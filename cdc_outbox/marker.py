@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
+from cdc_outbox.errors import SetupError
 from cdc_outbox.mark import REFUSED_TRIES
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
@@ -20,9 +22,12 @@ from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdc_outbox.event import TableName
     from cdc_outbox.mark import Marks
+    from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.settings import PostgresSettings
+    from cdc_outbox.settings import PostgresSettings, Settings
+    from cdc_outbox.table.mapping import Mapping
 
 _log = log.get(__name__)
 
@@ -199,3 +204,33 @@ class Marker:
     def _well(self) -> None:
         self._failed = 0
         self._marks.well()
+
+
+async def opened(
+    settings: Settings, mapping: Mapping, marks: Marks, admission: Admission, *, strict: bool
+) -> Marker:
+    """Who marks in this session, once it is known how.
+
+    `strict`: what forbids marks raises SetupError, MissingRight or MappingError; else it is a failure like others, and
+    rows are marked as before.
+    """
+    postgres, known = settings.postgres, marks.markings
+
+    async def looked_at(conn: Connection, *, table: TableName) -> Marking:
+        return await marking.marking(conn, mapping, settings.outbox, table, postgres.publication)
+
+    try:
+        markings = [
+            await admission.control.run(partial(looked_at, table=table)) for table in settings.outbox.tables
+        ]
+    except SetupError as error:
+        if strict:
+            raise
+        marks.fail(error)
+        markings = known
+    if not known:
+        for each in markings:
+            beside = {"triggers": list(each.how.triggers)} if each.how.triggers else {}
+            _log.info("marks", table=str(each.how.table), columns=str(each.how), **beside)
+    marks.begin(markings)
+    return Marker(postgres, marks, lambda: admission.control.connection)

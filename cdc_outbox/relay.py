@@ -35,11 +35,8 @@ from cdc_outbox.errors import (
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
-from cdc_outbox.mark import Marks
-from cdc_outbox.marker import Marker
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.marking import marking
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import Live, State, Status
@@ -48,10 +45,9 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from cdc_outbox.event import TableName
     from cdc_outbox.lsn import LSN
-    from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.postgres.marking import Marking
+    from cdc_outbox.mark import Marks
+    from cdc_outbox.marker import Marker
     from cdc_outbox.settings import Settings
 
 _log = log.get(__name__)
@@ -82,7 +78,7 @@ class Relay:
         self._accept_gap = accept_gap
         self._until_caught_up = until_caught_up
         self._mapping = Mapping(settings.outbox, settings.postgres.slot)
-        self._marks = Marks() if settings.outbox.mark == "update" else None
+        self._marks = _marks(settings)
         self._deliveries = Deliveries()
         self._memory = Memory()
         self._admitted = False
@@ -226,26 +222,10 @@ class Relay:
         """Who marks rows as sent in this session, if anybody does. What forbids it is refused at the start only."""
         if self._marks is None:
             return None
-        try:
-            markings = [
-                await admission.control.run(partial(self._marking, table=table))
-                for table in self._settings.outbox.tables
-            ]
-        except SetupError as error:
-            if self._stream_of is None:
-                raise
-            self._marks.fail(error)
-            markings = self._marks.markings
-        if not self._marks.markings:
-            for each in markings:
-                beside = {"triggers": list(each.how.triggers)} if each.how.triggers else {}
-                _log.info("marks", table=str(each.how.table), columns=str(each.how), **beside)
-        self._marks.begin(markings)
-        return Marker(self._settings.postgres, self._marks, lambda: admission.control.connection)
+        from cdc_outbox import marker
 
-    async def _marking(self, conn: Connection, *, table: TableName) -> Marking:
-        settings = self._settings
-        return await marking(conn, self._mapping, settings.outbox, table, settings.postgres.publication)
+        first = self._stream_of is None
+        return await marker.opened(self._settings, self._mapping, self._marks, admission, strict=first)
 
     async def _end_of_marks(self, marker: Marker) -> None:
         """At a stop the rows that are confirmed are marked; else the next session does it, or the next start."""
@@ -364,6 +344,15 @@ class Relay:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.exception()
+
+
+def _marks(settings: Settings) -> Marks | None:
+    """What is to be marked. It is loaded only where it is asked for: it takes a megabyte."""
+    if settings.outbox.mark != "update":
+        return None
+    from cdc_outbox.mark import Marks
+
+    return Marks()
 
 
 def _meanwhile(error: CdcOutboxError) -> str:
