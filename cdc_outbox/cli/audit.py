@@ -104,6 +104,7 @@ def command(
     sources = tuple(_id_from(each) for each in id_from)
 
     from cdc_outbox.postgres.chosen import Chosen
+    from cdc_outbox.postgres.remedy import complete
     from cdc_outbox.repair.audit import Wish
 
     wish = Wish(
@@ -119,10 +120,13 @@ def command(
     )
     report = run(_audit(settings, wish))
     redact = settings.redactor.redact
+    document = report.document()
+    if report.next is not None:
+        document["next"] = complete(report.next, settings)
     if as_json or format_ == "json":
-        click.echo(json_text(plain(report.document(), redact)))
+        click.echo(json_text(plain(document, redact)))
     else:
-        click.echo(redact("\n".join(_lines(report, limit))))
+        click.echo(redact("\n".join(_lines(document, limit))))
     return 0 if report.clean else 1
 
 
@@ -158,16 +162,16 @@ async def _audit(settings: Settings, wish: Wish) -> Report:
             progress.clear()
 
 
-def _lines(report: Report, limit: int) -> Iterator[str]:
+def _lines(document: dict[str, Any], limit: int) -> Iterator[str]:
     """The report for a person."""
-    document = report.document()
     rows, messages = document["rows"], document["messages"]
     window = "".join(f", {word} {document[word]}" for word in ("since", "until") if document[word])
     there = [each["name"] for each in document["topics"]]
     named = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
+    oldest = f", the oldest since {rows['oldest_under_way']}" if rows["oldest_under_way"] else ""
     yield f"{', '.join(document['tables'])}{window}, against {named or 'no topic'}"
     details = [
-        (rows["under_way"], f"under way, the oldest since {rows['oldest_under_way']}"),
+        (rows["under_way"], f"under way{oldest}"),
         (rows["left_out"], "left out by a rule"),
         (rows["marked_sent"], "marked as sent and not found (--all asks for them too)"),
         (rows["without_id"], "without an id"),
@@ -184,7 +188,9 @@ def _lines(report: Report, limit: int) -> Iterator[str]:
     yield _row("messages", f"{messages['read']:,} read", details)
     for kind in ("missing", "twice", "out_of_order", "foreign", "moved_keys", "unknown"):
         found = document[kind]
-        accepted = " (accepted)" if kind == "twice" and found["count"] and kind not in report.faults else ""
+        accepted = (
+            " (accepted)" if kind == "twice" and found["count"] and kind not in document["faults"] else ""
+        )
         yield _row(kind.replace("_", " "), f"{found['count']:,}{accepted}", [])
         for event in found["events"]:
             yield f"  {_event(kind, event)}"
@@ -192,13 +198,10 @@ def _lines(report: Report, limit: int) -> Iterator[str]:
             yield f"  … and {found['count'] - limit:,} more (--limit shows them)"
     for note in document["notes"]:
         yield f"note: {note}"
-    if report.clean:
-        yield "clean"
-        return
-    yield "not clean: " + ", ".join(
-        f"{count:,} {kind.replace('_', ' ')}" for kind, count in report.faults.items()
-    )
-    yield f"next: {report.next}"
+    faults = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in document["faults"].items())
+    yield f"not clean: {faults}" if faults else "clean"
+    if document["next"] is not None:
+        yield f"next: {document['next']}"
 
 
 def _row(name: str, text: str, details: list[tuple[int, str]]) -> str:

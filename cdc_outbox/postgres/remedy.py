@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # but the first after a flag without a value.
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|'"])+"""
 _COMMAND: Final = re.compile(
-    r"cdc-outbox (init|start|backfill|replay|find|cleanup|peek|doctor|drop)"
+    r"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop)"
     rf"((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
 )
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")

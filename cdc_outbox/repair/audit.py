@@ -10,8 +10,9 @@ What is asked in which order decides that nothing which is under way is called m
 5. the table again, by the ids of messages whose row the snapshot lacks.
 
 A row that isn't found and isn't proven delivered is under way, as long as the slot is there and stands where the
-witness says. Without that, nothing will bring it any more: it is missing. A relay that has just begun has no proof yet:
-then such rows are waited for, and those that don't come within `PATIENCE` are missing.
+witness says. Without that, nothing will bring it any more: it is missing. Where no relay has run, or one has just
+begun, there is no proof yet: then such rows are looked for in the slot, or waited for where a relay has it, and those
+that don't come within `PATIENCE` are missing.
 
 A topic that was trimmed can't tell of rows from before its first record, nor a compacted one of any row: they are
 unknown. The log is read from an hour before the window, since a commit comes after its row was written.
@@ -38,6 +39,7 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.repair import books as entry
+from cdc_outbox.repair import slot_search
 from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.books import Books, Reader
 from cdc_outbox.repair.judgement import Judge, Rules
@@ -125,6 +127,8 @@ class _Audit:
         self._elsewhere = 0
         self._counts: Counter[str] = Counter()
         self._unacknowledged: Literal["missing", "under way", "doubtful"] = "under way"
+        self._idle = False
+        """No relay streams from the slot, which stands as it should."""
         self._lacking: str | None = None
         """Why it isn't proven what was delivered."""
 
@@ -156,7 +160,17 @@ class _Audit:
             horizons = await self._enter_messages(spans, books, judge)
             await self._judge(judge, books, plans, horizons)
             await self._await(judge, books, plans, ends)
-            if self._lacking is not None and judge.findings.missing.count:
+            findings = judge.findings
+            if findings.assumed:
+                self._notes.append(
+                    f"nothing proves what was delivered: {self._lacking}; {findings.assumed:,} rows were too many to "
+                    "look for, and count as under way"
+                )
+            idle = self._idle and findings.under_way.count > 0
+            if idle:
+                name = settings.postgres.slot
+                self._notes.append(f"no relay streams from the slot {name}: what is under way waits in it")
+            if self._lacking is not None and findings.missing.count:
                 self._notes.append(f"some of what is missing may be under way: {self._lacking}")
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
             named |= dict.fromkeys([span.place.topic for span in spans], 0) | self._counts
@@ -170,7 +184,8 @@ class _Audit:
                 unjudged=books.unjudged,
                 unnamed_rows=books.unnamed_rows,
                 elsewhere=self._elsewhere,
-                findings=judge.findings,
+                findings=findings,
+                idle_slot=settings.postgres.slot if idle else None,
                 twice_ok=wish.twice_ok,
                 notes=self._notes,
             )
@@ -203,10 +218,14 @@ class _Audit:
         lacking = next((proof.lacking for each in proofs for proof in each.proofs if proof.lacking), None)
         if there is None:
             self._unacknowledged, self._lacking = "missing", f"there is no replication slot {name}"
+        elif there.lost:
+            self._unacknowledged, self._lacking = "missing", f"the slot {name} is lost"
         elif verdict.error is not None:
             self._unacknowledged, self._lacking = "missing", str(verdict.error)
-        elif lacking is not None:
-            self._unacknowledged, self._lacking = "doubtful", lacking
+        else:
+            self._idle = not there.active
+            if lacking is not None:
+                self._unacknowledged, self._lacking = "doubtful", lacking
         if self._wish.settled:
             self._lacking = None
         return [
@@ -383,9 +402,18 @@ class _Audit:
         judge.late()
 
     async def _await(self, judge: Judge, books: Books, plans: list[Plan], ends: dict[Place, int]) -> None:
-        """Look whether the events of doubtful rows have come since the ends of the topics were asked for."""
+        """Look whether events of doubtful rows wait in the slot, or have come since the topics' ends were asked for.
+
+        A slot that nobody reads from tells all: then nothing is waited for.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
+        if judge.doubtful and self._idle:
+            found = await slot_search.waiting(self._settings, books, judge.doubtful)
+            for key in found or ():
+                judge.arrived(key)
+            if found is not None:
+                deadline = loop.time()
         while judge.doubtful:
             there = await self._topics.topics()
             names = {*self._named(plans), *books.topics} & there.keys()

@@ -272,6 +272,18 @@ class Books:
             if id_ is not None:
                 yield self.ids.enter(prefix + id_)[0]
 
+    def row_key(self, plan: Plan, values: Values) -> bytes:
+        """The key of a row's event, without entering anything."""
+        id_ = (plan.event_id(values) or "").encode()
+        if not self._scoped:
+            return self.ids.enter(id_)[0]
+        try:
+            message = plan.encode(values, 0, 0, 0)
+        except PoisonEvent:
+            message = ""
+        topic = "" if isinstance(message, str) else message[0]
+        return self.ids.enter(f"{topic}\0".encode() + id_)[0]
+
     def _other_id(self, message: Message) -> bytes | None:
         for find in self._ids_from:
             found = find(message)

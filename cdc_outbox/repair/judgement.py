@@ -43,7 +43,7 @@ SUSPECTS: Final = 20_000
 """Late deliveries of which the table is asked too; beyond them the commit times are enough."""
 
 DOUBTFUL: Final = 50_000
-"""Rows that are waited for without a proof; further ones are missing."""
+"""Rows without a proof that are looked for one by one; further ones are taken to be under way."""
 
 EXACT: Final = 1
 CLOSE: Final = 2
@@ -112,6 +112,8 @@ class Findings:
     """Messages of events without a row, where that is no fault."""
     same_id: int = 0
     """Rows that have the id of another row."""
+    assumed: int = 0
+    """Rows under way that nothing shows to be so: there were too many to look for."""
     oldest_under_way: int | None = None
     """µs since 1970."""
 
@@ -281,24 +283,27 @@ class Judge:
         ]
 
     def _not_found(self, row: tuple[Any, ...]) -> None:
-        key, _, flags, _, created_us, *_ = row
+        key, _, flags, *_ = row
         findings, rules = self.findings, self._rules
         if flags & entry.LEFT_OUT and not rules.left_out:
             findings.left_out += 1
         elif flags & entry.SENT and not rules.sent:
             findings.sent_elsewhere += 1
-        elif not flags & entry.ACKNOWLEDGED and rules.unacknowledged == "under way":
-            self._tell(row, findings.under_way)
-            if created_us and (findings.oldest_under_way is None or created_us < findings.oldest_under_way):
-                findings.oldest_under_way = created_us
-        elif (
-            not flags & entry.ACKNOWLEDGED
-            and rules.unacknowledged == "doubtful"
-            and len(self.doubtful) < DOUBTFUL
-        ):
+        elif flags & entry.ACKNOWLEDGED or rules.unacknowledged == "missing":
+            self._lost(row)
+        elif rules.unacknowledged == "under way":
+            self._under_way(row)
+        elif len(self.doubtful) < DOUBTFUL:
             self.doubtful[key] = row
         else:
-            self._lost(row)
+            findings.assumed += 1
+            self._under_way(row)
+
+    def _under_way(self, row: tuple[Any, ...]) -> None:
+        findings, created_us = self.findings, row[4]
+        self._tell(row, findings.under_way)
+        if created_us and (findings.oldest_under_way is None or created_us < findings.oldest_under_way):
+            findings.oldest_under_way = created_us
 
     def _lost(self, row: tuple[Any, ...]) -> None:
         _, _, flags, topic, created_us, *_ = row
@@ -322,10 +327,10 @@ class Judge:
         )
 
     def arrived(self, key: bytes) -> None:
-        """The event of a doubtful row has come since: it was under way."""
+        """The event of a doubtful row has come since, or waits in the slot: it is under way."""
         row = self.doubtful.pop(key, None)
         if row is not None:
-            self._tell(row, self.findings.under_way)
+            self._under_way(row)
 
     def give_up(self) -> None:
         """Doubtful rows that haven't come are missing."""

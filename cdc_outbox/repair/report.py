@@ -33,6 +33,8 @@ class Report:
     twice_ok: bool
     notes: list[str]
     """What limits the answer, in sentences."""
+    idle_slot: str | None = None
+    """The slot in which rows wait, where no relay streams from it."""
 
     @property
     def faults(self) -> dict[str, int]:
@@ -54,7 +56,7 @@ class Report:
 
     @property
     def next(self) -> str | None:
-        """The next step for the gravest kind."""
+        """The next step for the gravest kind; for rows that wait, where nothing is wrong."""
         found = self.findings
         if found.missing.count:
             ids = [quote(each["id"]) for each in found.missing.events[:3]]
@@ -76,7 +78,7 @@ class Report:
             return "audit only what the topics still have: cdc-outbox audit --since TIME"
         if "twice" in self.faults:
             return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
-        return None
+        return None if self.idle_slot is None else f"cdc-outbox start --slot {self.idle_slot}"
 
     def document(self) -> dict[str, Any]:
         """The report, for a machine."""

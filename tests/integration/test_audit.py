@@ -24,10 +24,11 @@ from tests.integration.conftest import Database
 from tests.polling.table import A
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
-from tests.servers.pipeline import Pipeline
+from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.security import client_settings
 from tests.servers.shell import Shell, blocks, path_of
+from tests.servers.wait import eventually
 
 
 class Audited:
@@ -88,6 +89,16 @@ class Audited:
                 "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
                 " values (%s, %s, 'Planted', '{}', now() - %s::interval) returning id::text",
                 (self.pipeline.aggregate_type, key, ago),
+            )
+        )
+
+    def proven(self, event: str) -> bool:
+        """Whether the witness proves the row delivered."""
+        return bool(
+            self.pipeline.value(
+                "select pg_snapshot_xmin(w.snapshot)::text::int8 > o.xmin::text::int8"
+                " from cdc_outbox_witness w, outbox o where w.slot = %s and o.id = %s",
+                (self.pipeline.slot, event),
             )
         )
 
@@ -167,14 +178,15 @@ def test_each_planted_fault_is_told_by_its_id(audited: Audited) -> None:
     for moved in (False, True):
         if moved:
             pipeline.start("--accept-gap")
-            pipeline.wait_confirmed()
+            eventually(lambda: audited.proven(later), PATIENCE, "the gap counts as delivered")
         report = audited.audit(code=1)
         assert (
             bool(report["notes"]) is not moved
         )  # the witness knows that the slot was moved, and then goes along
         assert ids(report, "missing") == [lost]
         assert (
-            report["next"] == f"cdc-outbox find {lost}; then send them again: cdc-outbox replay --id {lost}"
+            report["next"] == f"cdc-outbox find --slot {pipeline.slot} {lost}; then send them again:"
+            f" cdc-outbox replay --slot {pipeline.slot} --id {lost}"
         )
         assert ids(report, "twice") == [good[3]]
         assert report["twice"]["events"][0]["copies"] == 2
@@ -280,10 +292,36 @@ def test_on_each_server_a_delivered_table_is_clean(
     lines = done.stdout.splitlines()
     assert lines[1:3] == ["rows         31 read, 30 delivered", "messages     30 read"]
     assert lines[3:5] == ["missing      1", f"  {lost}  {pipeline.topic}, written {audited.created(lost)}"]
-    assert lines[-2:] == [
-        "not clean: 1 missing",
-        f"next: cdc-outbox find {lost}; then send them again: cdc-outbox replay --id {lost}",
-    ]
+    assert lines[-2] == "not clean: 1 missing"
+    assert lines[-1] == (
+        f"next: cdc-outbox find --slot {pipeline.slot} {lost}; then send them again: "
+        f"cdc-outbox replay --slot {pipeline.slot} --id {lost}"
+    )
+
+
+def test_before_the_first_relay_what_waits_in_the_slot_is_under_way(
+    make_pipeline: Callable[..., Pipeline], outbox: Database, kafka: Kafka
+) -> None:
+    """Nothing proves what was delivered then, and the slot tells: a row from before it comes by nobody."""
+    audited = Audited(make_pipeline(outbox, kafka).prepare())
+    pipeline = audited.pipeline
+    old = audited.insert("a", ago="1h")
+    done = run_command("init", "--no-backfill", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert done.returncode == 0, done.stderr
+    new = sorted(audited.insert(key) for key in "ab")
+    report = audited.audit(code=1)
+    assert (ids(report, "missing"), ids(report, "under_way")) == ([old], new)
+    pipeline.sql(SQL("delete from outbox where created_at < now() - interval '30 minutes'"))
+    report = audited.audit()
+    assert (report["faults"], report["rows"]["under_way"]) == ({}, 2)
+    assert report["rows"]["oldest_under_way"] in [audited.created(each) for each in new]
+    shown = audited.run().stdout
+    assert f"note: no relay streams from the slot {pipeline.slot}: what is under way waits in it\n" in shown
+    assert shown.endswith(f"\nclean\nnext: cdc-outbox start --slot {pipeline.slot}\n")
+    pipeline.sql(SQL("select pg_drop_replication_slot({})").format(pipeline.slot))
+    report = audited.audit(code=1)
+    assert ids(report, "missing") == new
+    assert f"there is no replication slot {pipeline.slot}" in report["notes"][-1]
 
 
 def test_what_is_wrong_with_the_question_is_named(audited: Audited) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from
-from cdc_outbox.repair.judgement import Rules
+from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.second_look import spelled
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
 from tests.unit.audited import CREATED_US, TOPIC, Sent, enter_row, ids, judged, message, reader_of
@@ -259,3 +259,20 @@ def test_ids_that_a_column_cannot_hold_are_not_asked_for(
     assert [spelled(type_oid, id_) for id_ in held] == held
     assert [spelled(type_oid, id_) for id_ in not_held] == [None] * len(not_held)
     assert spelled(BYTEA, "ab") == "\\x6162"
+
+
+def test_without_a_proof_rows_wait_for_a_word_and_too_many_are_taken_to_be_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cdc_outbox.repair.judgement.DOUBTFUL", 2)
+    with closing(Books(100, None)) as books:
+        for id_ in (A, B, C):
+            enter_row(books, id_, 0, CREATED_US)
+        with closing(Judge(books, Rules(unacknowledged="doubtful"), limit=10)) as judge:
+            list(judge.events({}))
+            found = judge.findings
+            assert (len(judge.doubtful), found.under_way.count, found.assumed) == (2, 1, 1)
+            judge.arrived(next(iter(judge.doubtful)))
+            judge.give_up()
+            assert (found.under_way.count, found.missing.count) == (2, 1)
+            assert found.oldest_under_way == CREATED_US
