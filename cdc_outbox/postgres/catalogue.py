@@ -20,6 +20,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, MappingError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.outbox import BASE, type_of
 from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.table.mapping import NoKey
@@ -60,7 +61,8 @@ async def preview(conn: Connection, mapping: Mapping, table: TableName, publicat
     """The plan for rows that are written from now on; None where there is no such table.
 
     Raises MappingError where the table's columns can't become messages: NoKey with the members of a sample of
-    payloads, if the role may read the table; and for a column that is needed but never arrives.
+    payloads, if the role may read the table; for a column that is needed but never arrives; and for a word that is
+    named and can't be.
     """
     rows = await execute(conn, _TABLE, (publication, table.schema, table.name))
     if not rows:
@@ -75,9 +77,11 @@ async def preview(conn: Connection, mapping: Mapping, table: TableName, publicat
         _require_to_arrive(_relation(oid, table, columns), absent, mapping, publication)
     arriving = [column for column in columns if column.name not in absent]
     try:
-        return mapping.plan(_relation(oid, table, arriving))
+        plan = mapping.plan(_relation(oid, table, arriving))
     except NoKey as error:
         raise await _with_members(conn, error, table) from None
+    await require_words(conn, table, mapping.settings, plan.bookkeeping)
+    return plan
 
 
 def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:

@@ -70,8 +70,10 @@ def _names(settings: OutboxSettings, table: TableName) -> tuple[list[str], list[
     deciding = (
         (bus,) if bus is not None else NAMES["bus"] if profile is None else profile.columns.get("bus", ())
     )
+    status, time = settings.status.column, settings.columns.get("sent_at")
+    named = [name.strip() for each in (status, time) if each is not None for name in each.split(",")]
     return (
-        sorted({plain(mark.field.name) for mark in book.marks}),
+        sorted({plain(name) for name in (*(mark.field.name for mark in book.marks), *named)}),
         sorted({plain(name) for name in (*deciding, *settings.only)}),
     )
 

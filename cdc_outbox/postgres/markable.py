@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.named_words import literals
 from cdc_outbox.table.values import TIMES
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Wr
     if word is None:
         raise SetupError(
             f"column {quote(name)} of {table} takes none of the words that say sent: {', '.join(mark.words)}",
-            next=f"leave marking out: {NONE}",
+            next=f"name its word with --status sent=WORD, or leave marking out: {NONE}",
         )
     return Written(name, word)
 
@@ -216,8 +217,10 @@ def _word(words: Sequence[str], column: _Column) -> str | None:
     if column.labels is not None:
         labels = {label.lower(): label for label in reversed(column.labels)}
         return next((labels[word.lower()] for word in words if word.lower() in labels), None)
-    checks = column.checks or ""
-    return next((word for word in words if f"'{word}'" in checks), words[0])
+    allowed = literals(column.checks or "")
+    spelled = {text.lower(): text for text in reversed(allowed)} | {text: text for text in allowed}
+    found = (spelled.get(word) or spelled.get(word.lower()) for word in words)
+    return next((word for word in found if word is not None), words[0])
 
 
 def _require_writable(table: TableName, written: Iterable[Written], columns: Mapping[str, _Column]) -> None:

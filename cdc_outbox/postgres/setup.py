@@ -47,6 +47,7 @@ from cdc_outbox.postgres import cleanup_grants, mark_grants, outbox, publication
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.pending import decide, decided, discard, is_whole, witness_row
 from cdc_outbox.postgres.server import (
     MAY_REPLICATE,
@@ -61,7 +62,8 @@ from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, S
 from cdc_outbox.postgres.unsent import count_unsent
 from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
-from cdc_outbox.table.profiles import bookkeeping, choose
+from cdc_outbox.table.compiler import bookkeeping
+from cdc_outbox.table.own_words import is_told
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.sent import Bookkeeping
 
@@ -404,9 +406,12 @@ class _Init:
         settings = self.settings.outbox
         shape = Shape(columns)
         try:
-            known = bookkeeping(choose(settings.profile, table, shape), shape)
+            known = bookkeeping(settings, table, shape)
         except MappingError:
+            if is_told(settings):
+                raise
             known = Bookkeeping()  # it is named as unfit; until it is mended each row is in doubt
+        await require_words(self.owner, table, settings, known)
         try:
             return await count_unsent(self.owner, table, columns, settings, known)
         except MissingRight as error:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cdc_outbox.event import quote
+from cdc_outbox.table.sent import WAITING_WORDS
 from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.table.values import TIMES, epoch_us
 
@@ -37,10 +38,6 @@ NAMED: Final = 10
 
 STATUSES: Final = 20
 """Statuses that are told apart."""
-
-_WAITING: Final = frozenset(
-    {"", "pending", "new", "ready", "created", "queued", "unsent", "waiting", "unpublished"}
-)
 
 Key: TypeAlias = "tuple[TableName, str]"
 Kind: TypeAlias = Literal["not sent", "left out", "poison", "stuck", "same id", "no id"]
@@ -345,7 +342,7 @@ def _unsent(status: str, keeping: Bookkeeping) -> tuple[Kind, str, str, str]:
             "a worker of the old relay has it in hand, or died with it",
             "see whether all its workers live",
         )
-    elif word in _WAITING:
+    elif word in (keeping.sent.waiting if keeping.sent is not None else WAITING_WORDS):
         why, remedy = (
             "the old relay hasn't sent it",
             "see whether the old relay runs and keeps up, then compare for longer",

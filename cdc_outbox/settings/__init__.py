@@ -36,6 +36,7 @@ from cdc_outbox.settings.model import (
     RetrySettings,
     Settings,
     Shown,
+    StatusSettings,
     TopicSettings,
 )
 from cdc_outbox.settings.place import Value
@@ -61,6 +62,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Shown",
+    "StatusSettings",
     "TopicSettings",
     "format_duration",
     "format_size",
@@ -157,6 +159,7 @@ def _assemble(
             only=entries("outbox.only"),
             scheduled=of("outbox.scheduled"),
             mark=of("outbox.mark"),
+            status=StatusSettings(**entries("outbox.status")),
         ),
         kafka=KafkaSettings(
             bootstrap_servers=of("kafka.bootstrap_servers"),
@@ -199,7 +202,7 @@ def _show(scalars: Mapping[str, Value], tables: Mapping[str, Mapping[str, Value]
         kind = setting.kind
         if isinstance(kind, Entries):
             for name, value in tables[setting.key].items():
-                plain = MASK if name in kind.secret else kind.kind.show(value.value)
+                plain = MASK if name in kind.secret else kind.show(name, value.value)
                 shown.append(Shown(f"{setting.key}.{name}", plain, value.origin))
             if not tables[setting.key]:
                 shown.append(Shown(setting.key, {}, _DEFAULT))

@@ -29,10 +29,11 @@ from cdc_outbox.settings.kind import (
     Servers,
     Size,
     SlotName,
+    StatusEntries,
     Tables,
     Values,
 )
-from cdc_outbox.settings.model import ROLES
+from cdc_outbox.settings.model import ROLES, STATUS_MEANINGS
 from cdc_outbox.settings.signal import SignalEntries
 from cdc_outbox.table.profiles import AUTO, BY_NAME, NONE
 
@@ -160,6 +161,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ),
         "Which column plays a role, where its name isn't recognised. Repeatable.",
         flag="--column",
+        repeated=True,
+    ),
+    Setting(
+        "outbox.status",
+        StatusEntries("sent=DISPATCHED", STATUS_MEANINGS),
+        f"The status column, and its words that mean {', '.join(STATUS_MEANINGS[:-1])} or {STATUS_MEANINGS[-1]}, "
+        "where they aren't the usual ones. Repeatable.",
+        flag="--status",
         repeated=True,
     ),
     Setting(

@@ -527,12 +527,43 @@ class Entries:
         """Read an entry from the file."""
         return self.kind.toml(value)
 
+    def show(self, name: str, value: Any) -> object:
+        """The entry as the file would spell it."""
+        return self.kind.show(value)
+
     def schema(self) -> dict[str, object]:
         """The table in JSON Schema."""
         if self.names is None:
             return {"type": "object", "additionalProperties": self.kind.schema()}
         properties = {name: self.kind_of(name).schema() for name in self.names}
         return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+class StatusEntries(Entries):
+    """The name of a status column (`column`), and the words of it by their meaning."""
+
+    def __init__(self, example: str, meanings: Sequence[str]) -> None:
+        super().__init__(
+            Values("DISPATCHED"),
+            example,
+            "column=NAME|MEANING=WORD",
+            names=("column", *meanings),
+            normal=lambda name: name.strip().lower().replace("-", "_"),
+            spelled=str.lower,
+        )
+        self.column = Identifier("state")
+
+    def kind_of(self, name: str) -> Kind:
+        return self.column if name == "column" else self.kind
+
+    def texts(self, name: str, texts: Sequence[str]) -> Any:
+        return self.kind_of(name).texts(texts)
+
+    def toml(self, name: str, value: object) -> Any:
+        return self.kind_of(name).toml(value)
+
+    def show(self, name: str, value: Any) -> object:
+        return self.kind_of(name).show(value)
 
 
 class OptionEntries(Entries):

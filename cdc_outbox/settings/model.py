@@ -25,8 +25,13 @@ ROLES: Final = (
     "timestamp",
     "partition",
     "bus",
+    "created_at",
+    "sent_at",
 )
 """The parts that a column of the outbox table can play (`outbox.columns.<role>`)."""
+
+STATUS_MEANINGS: Final = ("sent", "failed", "given_up", "taken", "waiting")
+"""What a word of a status column can mean (`outbox.status.<meaning>`)."""
 
 SECRET_CLIENT_NAMES: Final = frozenset({"sasl.password", "ssl.key.password"})
 
@@ -53,6 +58,24 @@ class PostgresSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """A status column's name, and what its words mean, as they are spelled. None: as usual."""
+
+    column: str | None = None
+    sent: tuple[str, ...] | None = None
+    failed: tuple[str, ...] | None = None
+    given_up: tuple[str, ...] | None = None
+    taken: tuple[str, ...] | None = None
+    waiting: tuple[str, ...] | None = None
+
+    @property
+    def words(self) -> dict[str, tuple[str, ...]]:
+        """The words that are named, by their meaning."""
+        named = {meaning: getattr(self, meaning) for meaning in STATUS_MEANINGS}
+        return {meaning: words for meaning, words in named.items() if words is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxSettings:
     """Which table, and how its columns become a message."""
 
@@ -67,6 +90,7 @@ class OutboxSettings:
     only: Mapping[str, tuple[str, ...]]
     scheduled: Literal["error", "ignore"]
     mark: Literal["none", "update"]
+    status: StatusSettings = field(default=StatusSettings())
 
 
 @dataclass(frozen=True, slots=True)

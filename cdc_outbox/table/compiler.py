@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName, Values
-from cdc_outbox.table import hstore, members, pointer, profiles, raw, selection, sent, template, topic
+from cdc_outbox.table import (
+    hstore,
+    members,
+    own_words,
+    pointer,
+    profiles,
+    raw,
+    selection,
+    sent,
+    template,
+    topic,
+)
 from cdc_outbox.table.layout import Encode, Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import NAMES, Shape
@@ -22,6 +33,7 @@ from cdc_outbox.table.values import BYTEA, DOCUMENTS, FIRST_USER_TYPE, HSTORE, I
 if TYPE_CHECKING:
     from cdc_outbox.settings.model import OutboxSettings
     from cdc_outbox.table.layout import Source
+    from cdc_outbox.table.sent import Bookkeeping
 
 ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {}
 """Envelopes by the value of the setting `outbox.profile`; the default one for all others."""
@@ -88,13 +100,16 @@ class Compiler:
         self.previous = previous
         self.source = source
         self.profile = profiles.choose(settings.profile, table, shape)
-        self.bookkeeping = profiles.bookkeeping(self.profile, shape)
         self.summary: dict[str, tuple[str, str]] = {}
         self.needed: dict[str, Field] = {}
         self.optional: dict[str, Field] = {}
         self.used: set[int] = set()
         self.dropped: dict[str, int] = {}
         self.other_buses: dict[str, None] = {}
+        self.told = own_words.is_told(settings)
+        self.bookkeeping = own_words.bookkeeping(
+            settings, table, profiles.bookkeeping(self.profile, shape), shape.find, self.column
+        )
 
     def compile(self) -> Plan:
         settings = self.settings
@@ -191,6 +206,8 @@ class Compiler:
             return None
         field, rule = found
         types = _TYPES.get(role)
+        if role == "created_at" and rule == "configured":
+            types = (TIMES | INTEGERS, "timestamptz, timestamp or an integer")
         if types is not None and field.type_oid not in types[0] and field.type_oid < FIRST_USER_TYPE:
             raise MappingError(
                 f"column {field.name} of {self.table} can't be the {role}: it is not {types[1]}",
@@ -477,9 +494,11 @@ class Compiler:
             rules.append(selection.only(field, accepted))
         rule = "recognised" if self.profile is None else f"profile {self.profile.name}"
         mark = self.bookkeeping.sent if self.source is None else None
+        if self.told:
+            self.summary["sent"] = (own_words.describe(self.settings, self.bookkeeping), "configured")
         if mark is not None:
             self.claim("sent", mark.field, needed=False)
-            self.summary["sent"] = (mark.field.name, rule)
+            self.summary.setdefault("sent", (mark.field.name, rule))
             rules.append(selection.sent(mark))
         due = (
             sent.due(self.shape.find)
@@ -509,6 +528,11 @@ class Compiler:
             if field is not None:
                 selected[field] = accepted
         return list(selected.items())
+
+
+def bookkeeping(settings: OutboxSettings, table: TableName, shape: Shape) -> Bookkeeping:
+    """What a table knows of its rows; also where there is no plan for it. Raises MappingError."""
+    return Compiler(settings, "", table, shape, None).bookkeeping
 
 
 def selected(settings: OutboxSettings, table: TableName, shape: Shape) -> list[tuple[Field, tuple[str, ...]]]:

@@ -36,6 +36,10 @@ class Mapping:
         self._told: dict[TableName, str] = {}
         self._types: dict[int, int] = {}
 
+    @property
+    def settings(self) -> OutboxSettings:
+        return self._settings
+
     def wants(self, relation: Relation) -> bool:
         """Whether rows of this relation are events: its name is one of our tables'."""
         return TableName(relation.namespace, relation.name) in self._tables

@@ -156,7 +156,7 @@ PROFILES: Final = (
         distinctive=frozenset({"id", "destination", "headers", "payload", "published", "creationtime"}),
         key="headers:/PARTITION_ID",
         bookkeeping=lambda find: sent.by_words(
-            Words("published", sent=frozenset({"1"}), written="1"), find, {}
+            Words("published", sent=frozenset({"1"}), waiting=frozenset({"0"}), written="1"), find, {}
         ),
     ),
     Profile(
@@ -205,7 +205,15 @@ PROFILES: Final = (
             {"id", "version", "destination", "body", "added", "expiresat", "retry", "status"}
         ),
         bookkeeping=lambda find: sent.by_words(
-            Words("status", sent=frozenset({"2"}), given_up=frozenset({"-1"}), written="2"), find, {}
+            Words(
+                "status",
+                sent=frozenset({"2"}),
+                given_up=frozenset({"-1"}),
+                waiting=frozenset({"1"}),
+                written="2",
+            ),
+            find,
+            {},
         ),
         key_advice="name the key by a member of the body, as --key payload:/order_id; or give up order with "
         "--key none",

@@ -28,6 +28,26 @@ DEAD_WORDS: Final = frozenset({"dead"})
 TAKEN_WORDS: Final = frozenset({"processing", "in_progress", "sending", "claimed", "locked"})
 """Values that mean: a worker of the old relay has the row in hand, and may have sent it already."""
 
+WAITING_WORDS: Final = frozenset(
+    {
+        *(
+            "",
+            "pending",
+            "new",
+            "queued",
+            "ready",
+            "waiting",
+            "scheduled",
+            "created",
+            "retry",
+            "unsent",
+            "open",
+        ),
+        *("unpublished", "unprocessed", "enqueued", "delayed"),
+    }
+)
+"""Values that mean: the row is still to be sent. NULL means it too; any other word is unknown, and not guessed."""
+
 TAKEN_TIMES: Final = ("locked_at", "claimed_at", "processing_at", "updated_at")
 
 SPELLED: Final = ("sent", "published", "processed", "delivered", "done", "completed")
@@ -42,6 +62,8 @@ class Sent:
     by: Literal["word", "time"]
     words: frozenset[str] = SENT_WORDS
     """In lower case; without a meaning for a time."""
+    waiting: frozenset[str] = WAITING_WORDS
+    """Words that mean the opposite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +107,13 @@ class Bookkeeping:
     deleted: bool = False
     """The old relay deletes what it has sent: each row that is in the table waits."""
 
+    @property
+    def status(self) -> Field | None:
+        """The column with words, if there is one."""
+        if self.sent is not None and self.sent.by == "word":
+            return self.sent.field
+        return next((each.field for each in (self.failed, self.taken) if each is not None), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Words:
@@ -95,6 +124,8 @@ class Words:
     retried: frozenset[str] = frozenset()
     given_up: frozenset[str] = frozenset()
     taken: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+    """Beside the usual ones."""
     written: str | None = None
     """The spelling of `sent` that a mark writes."""
 
@@ -110,11 +141,15 @@ def usual(find: Find) -> Bookkeeping:
         return Bookkeeping()
     if sent.by == "time":
         return Bookkeeping(sent=sent, marks=(Mark(sent.field),))
-    status = sent.field
+    return by_status(sent.field, find)
+
+
+def by_status(status: Field, find: Find) -> Bookkeeping:
+    """What a status with the usual words says, and the usual times beside it."""
     retried = FAILED_WORDS if due(find) is not None else frozenset()
     times = tuple(Mark(field) for field in _times(find, SENT_TIMES))
     return Bookkeeping(
-        sent=sent,
+        sent=Sent(status, "word"),
         failed=Failed(status, retried, (FAILED_WORDS | DEAD_WORDS) - retried),
         taken=Taken(status, TAKEN_WORDS, next(iter(_times(find, TAKEN_TIMES)), None)),
         marks=(Mark(status, SPELLED), *times),
@@ -146,7 +181,7 @@ def by_words(words: Words, find: Find, times: Mapping[str, float]) -> Bookkeepin
         return Bookkeeping()
     marked = [(find(name), seconds) for name, seconds in times.items()]
     return Bookkeeping(
-        sent=Sent(status, "word", words.sent),
+        sent=Sent(status, "word", words.sent, words.waiting | WAITING_WORDS),
         failed=Failed(status, words.retried, words.given_up) if words.retried | words.given_up else None,
         taken=Taken(status, words.taken, None) if words.taken else None,
         marks=(
