@@ -15,7 +15,7 @@ Headers: TypeAlias = Iterable[tuple[str, Value]] | Mapping[str, Value]
 def event_id(headers: Headers | None, name: str = "id") -> str:
     """The id by which an event that comes twice is known: the same in each copy of it.
 
-    Raises CallRefused where there is no such header.
+    Raises CallRefused where there is no such header, and where it isn't UTF-8.
     """
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     found = next((value for header, value in pairs if header == name and value is not None), None)
@@ -25,4 +25,10 @@ def event_id(headers: Headers | None, name: str = "id") -> str:
             next="name the header that has the id, event_id(headers, NAME), or take the id from the payload; what "
             "cdc-outbox sends always has it",
         )
-    return found if isinstance(found, str) else found.decode()
+    try:
+        return found if isinstance(found, str) else found.decode()
+    except UnicodeDecodeError:
+        raise CallRefused(
+            f"the message's header {name!r} is {found!r:.200}, which is no text in UTF-8",
+            next="name the header that has the id, event_id(headers, NAME), or take the id from the payload",
+        ) from None

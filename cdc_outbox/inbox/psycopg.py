@@ -17,7 +17,9 @@ from cdc_outbox.enqueue.psycopg import Async, Sync, in_transaction
 from cdc_outbox.inbox import mark
 from cdc_outbox.inbox.answer import Answer
 
-_STATEMENT: Final = mark.statement("%s", "%s")
+# In a pipeline the count of rows comes after it has ended, and a row comes when it is asked for. A constant needs no
+# right to read.
+_STATEMENT: Final = mark.statement("%s", "%s") + " returning true"
 
 
 @overload
@@ -38,9 +40,10 @@ def first_time(conn: Sync | Async, *, consumer: str, event_id: object) -> bool |
 
 def _mark(connection: Connection[Any], values: tuple[str, str]) -> bool:
     with Cursor(connection, row_factory=tuple_row) as cursor:
-        return cursor.execute(_STATEMENT, values).rowcount == 1
+        return cursor.execute(_STATEMENT, values).fetchone() is not None
 
 
 async def _mark_async(connection: AsyncConnection[Any], values: tuple[str, str]) -> bool:
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        return (await cursor.execute(_STATEMENT, values)).rowcount == 1
+        await cursor.execute(_STATEMENT, values)
+        return await cursor.fetchone() is not None

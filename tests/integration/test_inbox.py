@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import psycopg
@@ -61,6 +62,19 @@ def test_two_instances_that_get_the_same_event_at_once(commits: bool, billing: D
     thread.join(30)
     assert answers == [not commits]
     assert (CONSUMER, "a") in marks(billing)
+
+
+def test_in_a_pipeline(billing: Database) -> None:
+    with psycopg.connect(billing.dsn) as connection, connection.pipeline(), connection.transaction():
+        answers = [first_time(connection, consumer=CONSUMER, event_id=each) for each in "aba"]
+    assert answers == [True, True, False]
+
+    async def mark() -> list[bool]:
+        async with await psycopg.AsyncConnection.connect(billing.dsn) as connection:
+            async with connection.pipeline(), connection.transaction():
+                return [await first_time(connection, consumer=CONSUMER, event_id=each) for each in "aca"]
+
+    assert asyncio.run(mark()) == [False, True, False]
 
 
 def test_the_insert_is_the_only_right_that_is_needed(billing: Database) -> None:

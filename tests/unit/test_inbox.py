@@ -36,6 +36,11 @@ def test_a_message_without_an_id(headers: Headers | None) -> None:
     assert "event_id(headers, NAME)" in caught.value.__notes__[0]
 
 
+def test_an_id_that_is_no_text() -> None:
+    with pytest.raises(CallRefused, match="no text in UTF-8"):
+        event_id([("id", b"\xff")])
+
+
 @pytest.mark.parametrize(
     ("consumer", "id_"), [("", "1"), ("billing", None), ("billing", ""), ("billing", b"1")]
 )
