@@ -6,16 +6,23 @@ the session has the stream's settings (`connection.py`). A policy that would hid
 The transaction is `repeatable read, read only`, so that the server itself refuses whatever a condition from outside
 might try to change; and each statement goes by the extended protocol, which takes one statement alone.
 
-COPY holds the table by ACCESS SHARE until the transaction ends, which is in nobody's way but that of a statement that
-wants the table to itself (ALTER TABLE, VACUUM FULL). Such a one waits, and whoever comes after it waits behind it;
-`waits_for` names it, so that we can step aside.
+The tables are locked before the snapshot is taken, for an ALTER TABLE that rewrites a table gives all rows its own
+transaction's number: one that commits between a snapshot and the lock leaves an empty table to that snapshot. LOCK
+TABLE takes none.
+
+The lock is ACCESS SHARE until the transaction ends, which is in nobody's way but that of a statement that wants the
+table to itself (ALTER TABLE, VACUUM FULL). Such a one waits, and whoever comes after it waits behind it; `waits_for`
+names it, so that we can step aside.
 
 https://www.postgresql.org/docs/current/sql-copy.html (the text format)
+https://www.postgresql.org/docs/current/mvcc-caveats.html (statements that aren't safe for older snapshots)
+https://www.postgresql.org/docs/current/sql-lock.html
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, LiteralString
 
@@ -23,7 +30,7 @@ from psycopg import Error, OperationalError, sql
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
-from cdc_outbox.postgres import refusal, sqlstate
+from cdc_outbox.postgres import reading_right, refusal, sqlstate
 from cdc_outbox.postgres.connection import Connection, connect_control, execute, sever
 
 if TYPE_CHECKING:
@@ -37,6 +44,12 @@ if TYPE_CHECKING:
 COUNT_LIMIT: Final = 3600.0
 """Seconds for counting rows, which reads the whole table once."""
 
+LOCK_WAIT: Final = 5.0
+"""Seconds for a session that has a table to itself to be done with it."""
+
+_LOCK_AGAIN: Final = 0.1
+"""Seconds between tries to lock the tables."""
+
 CHUNK: Final = 128 * 1024
 """Bytes of rows that come together, about."""
 
@@ -45,6 +58,8 @@ _PATIENT: Final[LiteralString] = """
 set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set row_security = off;
 """
 _BEGIN: Final[LiteralString] = "begin transaction isolation level repeatable read, read only"
+_LOCK: Final[LiteralString] = "lock table {} in access share mode nowait"
+_ROLLBACK: Final[LiteralString] = "rollback"
 _SNAPSHOT: Final[LiteralString] = "select pg_catalog.pg_current_snapshot()::text"
 _ENCODING: Final[LiteralString] = "set client_encoding = 'SQL_ASCII'"
 
@@ -91,24 +106,60 @@ class Chunk:
 
 @asynccontextmanager
 async def snapshot(
-    settings: PostgresSettings, *, application_name: str, like: Connection | None = None
+    settings: PostgresSettings,
+    tables: Sequence[TableName],
+    *,
+    application_name: str,
+    like: Connection | None = None,
 ) -> AsyncIterator[Connection]:
     """A connection of the owner's, in a transaction whose snapshot is taken when the block begins.
 
-    Raises SetupError, MissingRight, UsageError or PostgresUnavailable.
+    It sees the rows of `tables`, whose partitions and children are locked with them, and of no others for sure. Raises
+    SetupError, MissingRight, UsageError or PostgresUnavailable.
     """
     conn = await connect_control(settings, application_name=application_name, admin=True, like=like)
     try:
         if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             await execute(conn, _ENCODING)  # so that bytes pass as they are
         await patient(conn)
-        await execute(conn, _BEGIN)
+        await _lock(conn, tables)
         await execute(conn, _SNAPSHOT)
         yield conn
     finally:
         if conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
             sever(conn)  # a COPY that nobody reads to its end
         await conn.close()
+
+
+async def _lock(conn: Connection, tables: Sequence[TableName]) -> None:
+    """Begin the transaction with locks on all tables.
+
+    We wait for none of them with another in hand: a migration that takes two can't be the victim of a deadlock with us.
+    Raises MissingRight; PostgresUnavailable when another session has one to itself for longer than LOCK_WAIT.
+    """
+    until = time.monotonic() + LOCK_WAIT
+    while (taken := await _locked_by_another(conn, tables)) is not None:
+        if time.monotonic() >= until:
+            raise PostgresUnavailable(
+                f"another session has {taken} to itself, as a migration has, or waits for that",
+                next="let it be done, then run this again; to see who it is: select pid, query from pg_stat_activity "
+                "where pid in (select pid from pg_locks where mode = 'AccessExclusiveLock')",
+            )
+        await execute(conn, _ROLLBACK)
+        await asyncio.sleep(_LOCK_AGAIN)
+
+
+async def _locked_by_another(conn: Connection, tables: Sequence[TableName]) -> TableName | None:
+    """Begin, and lock the tables; the first one that can't be had at once, and then the transaction has failed."""
+    await execute(conn, _BEGIN)
+    for table in tables:
+        try:
+            await execute(conn, sql.SQL(_LOCK).format(sql.Identifier(table.schema, table.name)))
+        except CdcOutboxError as error:
+            if getattr(error.__cause__, "sqlstate", None) == "55P03":
+                return table
+            raise reading_right.named(error, table, conn.info.user) from error
+    return None
 
 
 async def patient(conn: Connection) -> None:
@@ -142,7 +193,7 @@ async def rows(
     encoding = conn.info.encoding
     result = await _result(conn, lambda: conn.pgconn.send_query_params(query.as_bytes(conn), None))
     if result.status != ExecStatus.COPY_OUT:
-        raise _unreadable(table, result, encoding)
+        raise _unreadable(table, result, encoding, conn.info.user)
     read = reader(len(columns), places)
     frame = conn.pgconn.get_copy_data
     lines: list[bytes] = []
@@ -161,7 +212,7 @@ async def rows(
             break
     result = await _result(conn)
     if result.status != ExecStatus.COMMAND_OK:
-        raise _unreadable(table, result, encoding)
+        raise _unreadable(table, result, encoding, conn.info.user)
     if lines:
         yield Chunk(lines, size, read)
 
@@ -182,7 +233,7 @@ async def count(
     except CdcOutboxError as error:
         if str(getattr(error.__cause__, "sqlstate", ""))[:2] in _OF_A_CONDITION:
             raise _fails(table, str(error)) from error
-        raise
+        raise reading_right.named(error, table, conn.info.user) from error
     return int(found)
 
 
@@ -271,11 +322,13 @@ def _plain(part: bytes) -> bytes | None:
     return b"\\".join(pieces)
 
 
-def _unreadable(table: TableName, result: PGresult, encoding: str) -> CdcOutboxError:
+def _unreadable(table: TableName, result: PGresult, encoding: str, role: str) -> CdcOutboxError:
     """Why the rows couldn't be read to their end."""
     failure = sqlstate.from_result(result, stage="control", encoding=encoding)
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
-    return _fails(table, str(failure)) if state[:2] in _OF_A_CONDITION else failure
+    if state[:2] in _OF_A_CONDITION:
+        return _fails(table, str(failure))
+    return reading_right.named(failure, table, role)
 
 
 def _fails(table: TableName, failure: str) -> SetupError:

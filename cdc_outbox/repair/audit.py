@@ -140,7 +140,10 @@ class _Audit:
         begins, ends = await self._bounds(plans, window)
         async with AsyncExitStack() as stack:
             async with table_rows.snapshot(
-                settings.postgres, application_name=APPLICATION_NAME, like=self._owner
+                settings.postgres,
+                settings.outbox.tables,
+                application_name=APPLICATION_NAME,
+                like=self._owner,
             ) as conn:
                 expected = sum(ends[place] - begins[place] for place in ends)
                 books = await self._unwanted(conn, self._read_rows(conn, sources, expected))

@@ -290,8 +290,9 @@ class _Backfill:
 
         `kept` is the slot that keeps WAL meanwhile; `lost` resolve to a reason to end.
         """
+        tables = [each.table for each in chosen]
         async with table_rows.snapshot(
-            self.settings.postgres, application_name=APPLICATION_NAME, like=self.owner
+            self.settings.postgres, tables, application_name=APPLICATION_NAME, like=self.owner
         ) as reader:
             moving = asyncio.create_task(self.move(passage, reader, chosen), name="passage")
             looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")

@@ -302,7 +302,7 @@ class Replay:
             self._require_there(plan, condition)
             order = await waiting(owner, plan, Choice(everything=True, order_by=self._ordered_by(plan)))
             reader = await stack.enter_async_context(
-                table_rows.snapshot(postgres, application_name=APPLICATION_NAME, like=owner)
+                table_rows.snapshot(postgres, [self._table], application_name=APPLICATION_NAME, like=owner)
             )
             self._reader = reader.info.backend_pid
             found = Found(self._table, order.ordered)

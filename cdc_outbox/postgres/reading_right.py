@@ -1,0 +1,24 @@
+"""The right to read the outbox table, and what to do where it is missing: worded once for all who read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cdc_outbox.errors import CdcOutboxError, MissingRight
+from cdc_outbox.event import quote
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+
+
+def named(error: CdcOutboxError, table: TableName, role: str) -> CdcOutboxError:
+    """The error with the right that `role` lacks on `table`, where it is about one; else as it is."""
+    if not isinstance(error, MissingRight):
+        return error
+    policy = "row-level security" in str(error)
+    step = (
+        "read it by a role that the policy doesn't bind: name its connection with --admin-dsn"
+        if policy
+        else f"as its owner: grant select on {table} to {quote(role)}; or name an owner's connection with --admin-dsn"
+    )
+    return MissingRight(f"the role {quote(role)} may not read all of {table}: {error}", next=step)
