@@ -2,8 +2,9 @@
 
 No index is needed and none is asked for. Each relation that holds rows, the table or its partitions, is walked once by
 ranges of its blocks (`Piece`), so that every statement reads a few megabytes, and what was deleted before isn't met
-again, dead, by each batch. Each batch is a transaction of its own. It passes over rows that somebody has locked, and
-judges anew a row that somebody has changed.
+again, dead, by each batch. ONLY, for what inherits from it without being a partition is another table, with rows at
+the same places. Each batch is a transaction of its own. It passes over rows that somebody has locked, and judges anew
+a row that somebody has changed.
 
 Only a condition of `acknowledged` says which rows may go, and it stands in the very statement that deletes. Rows that
 the settings leave out, for another bus for one, may be somebody else's to send: they go only where the table itself
@@ -62,7 +63,7 @@ with recursive family (relation) as (
     select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
       join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
 select n.nspname::text, c.relname::text,
-       pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int8
+       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::int8
   from family f join pg_catalog.pg_class c on c.oid = f.relation
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
  where c.relkind = 'r' order by 1, 2
@@ -70,19 +71,19 @@ select n.nspname::text, c.relname::text,
 
 _COUNT: Final[LiteralString] = """
 select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),
-       count(*) filter (where {delivered} and not ({ours})) from {relation} as r
+       count(*) filter (where {delivered} and not ({ours})) from only {relation} as r
  where {piece} and {old}
 """
 
 _OLDEST: Final[LiteralString] = """
-select {id}::text, {time}::text from {relation} as r
+select {id}::text, {time}::text from only {relation} as r
  where {piece} and {old} and not ({delivered}) order by {order} limit {shown}
 """
 
 _DELETE: Final[LiteralString] = """
 with gone as (
-    delete from {relation} where ctid = any (array(
-        select r.ctid from {relation} as r
+    delete from only {relation} where ctid = any (array(
+        select r.ctid from only {relation} as r
          where {piece} and {old} and {delivered} and {ours} limit {most} for update skip locked)) returning 1)
 select count(*) from gone
 """

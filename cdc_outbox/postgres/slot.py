@@ -120,6 +120,15 @@ def pending_name(name: str) -> str:
     return name + PENDING_SUFFIX
 
 
+def require_own(name: str) -> None:
+    """Raise SlotUnusable for a name that another slot may be made under."""
+    if name.endswith(PENDING_SUFFIX):
+        raise SlotUnusable(
+            f'"{name}" is how the slot "{name.removesuffix(PENDING_SUFFIX)}" is called until it is ready',
+            next=f"choose a name with --slot that doesn't end in {PENDING_SUFFIX}",
+        )
+
+
 async def inspect(conn: Connection, name: str, *, within: float | None = None) -> Slot | None:
     """Read the slot `name` from the server, or None where there is none."""
     return (await _read(conn, [name], within)).get(name)
@@ -128,7 +137,8 @@ async def inspect(conn: Connection, name: str, *, within: float | None = None) -
 async def inspect_both(
     conn: Connection, name: str, *, within: float | None = None
 ) -> tuple[Slot | None, Slot | None]:
-    """The slot `name` and its pending one, as they are at one moment."""
+    """The slot `name` and its pending one, as they are at one moment. Raises SlotUnusable for a pending one's name."""
+    require_own(name)
     found = await _read(conn, [name, pending_name(name)], within)
     return found.get(name), found.get(pending_name(name))
 

@@ -5,14 +5,16 @@ witness row names stays: that relay would be held without it.
 
 The slot goes first: as long as somebody streams from it nothing is removed, and decoding never meets a
 publication that is gone. A witness row without a slot would look like a lost slot, so it goes next; an
-interrupted `drop` is finished by the next one. All happens under the slot's advisory lock, and none of it before
-it is known that each step may be done.
+interrupted `drop` is finished by the next one. All happens under the slot's advisory lock.
+
+A slot that is left behind keeps WAL without end, so it goes also where the rest may not be done, and that is told, with
+the SQL for who may. Only where the slot can't be dropped nothing is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
 from psycopg import sql
 
@@ -25,7 +27,7 @@ from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence, Set
 
     from cdc_outbox.settings import PostgresSettings, Settings
 
@@ -50,7 +52,8 @@ select coalesce(pg_catalog.has_table_privilege(w.oid, 'select') and pg_catalog.h
   from (select pg_catalog.to_regclass('public.cdc_outbox_witness')::oid) w (oid)
 """
 _OWNS: Final[LiteralString] = """
-select pg_catalog.pg_has_role(pubowner, 'usage') from pg_catalog.pg_publication where pubname = %s
+select pg_catalog.pg_has_role(pubowner, 'usage'), pg_catalog.pg_get_userbyid(pubowner)::text
+  from pg_catalog.pg_publication where pubname = %s
 """
 _BEHIND: Final[LiteralString] = """
 select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
@@ -89,7 +92,7 @@ async def drop(
     """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone, or stays.
 
     Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
-    MissingRight, with the SQL for the owner, before anything is removed.
+    MissingRight, with the SQL for the owner, before anything is removed where that is for the slot, else at the end.
     """
     postgres = settings.postgres
     relay = await connect_control(postgres, application_name=APPLICATION_NAME)
@@ -100,11 +103,15 @@ async def drop(
             if standing.nothing:
                 return standing
             postgres = replace(postgres, publication=standing.name)
-            await _require_rights(relay, owner, postgres, standing)
+            lacking = await _lacking(relay, owner, postgres, standing)
+            if lacking and lacking[0].part == "slot":
+                raise _nothing_removed(lacking)
             if not confirm(standing):
                 return standing
             async with slot.lock(relay, postgres.slot):
-                await _drop(relay, owner, postgres, standing, told)
+                await _drop(relay, owner, postgres, standing, {each.part for each in lacking}, told)
+            if lacking:
+                raise _left(lacking, standing)
         finally:
             await owner.close()
         return standing
@@ -150,37 +157,61 @@ async def _witness(relay: Connection, owner: Connection, name: str) -> Witness |
         return await witness.read(owner, name)
 
 
-async def _require_rights(
+@dataclass(frozen=True, slots=True)
+class _Lacking:
+    """A right that is missing for a part of the work: who lacks what, and the SQL that mends or does it."""
+
+    part: Literal["slot", "witness", "publication"]
+    what: str
+    mend: str
+
+
+async def _lacking(
     relay: Connection, owner: Connection, settings: PostgresSettings, standing: Standing
-) -> None:
-    """Raise MissingRight, with all that is missing, unless every step may be done."""
+) -> list[_Lacking]:
+    """The rights that are missing for what there is to remove, the slot's first."""
     role, name = quote(relay.info.user), quote(settings.publication)
-    lacking: list[tuple[str, str]] = []
+    lacking: list[_Lacking] = []
     if standing.slot is not None or standing.pending is not None:
         ((may,),) = await execute(relay, _MAY_REPLICATE)
         if not may:
-            lacking.append((f"{role} may not replicate, nor drop a slot", f"alter role {role} replication;"))
+            what = f"{role} may not replicate, nor drop a slot"
+            lacking.append(_Lacking("slot", what, f"alter role {role} replication;"))
     may_forget = [(await execute(conn, _MAY_FORGET))[0][0] for conn in (relay, owner)]
     if not any(may_forget):
-        lacking.append(
-            (
-                f"{role} may not delete the witness row",
-                f"grant select, insert, update, delete on {witness.TABLE} to {role};",
-            )
-        )
+        grant = f"grant select, insert, update, delete on {witness.TABLE} to {role};"
+        lacking.append(_Lacking("witness", f"{role} may not delete the witness row", grant))
     # Who can't read the witness rows can't tell whether another relay uses the publication either.
     elif standing.publication and not await _users(relay, owner, settings):
         owned = await execute(owner, _OWNS, (settings.publication,))
         if owned and not owned[0][0]:
-            lacking.append(
-                (f"{quote(owner.info.user)} doesn't own the publication {name}", f"drop publication {name};")
-            )
-    if lacking:
-        raise MissingRight(
-            f"nothing was removed, for a right is missing: {', and '.join(what for what, _ in lacking)}",
-            next=f"name the owner's connection with --admin-dsn; or as the owner, with no relay at work: "
-            f"{' '.join(mend for _, mend in lacking)} then run the same command again",
-        )
+            what = f"{quote(owner.info.user)} doesn't own the publication {name}, which belongs to {quote(owned[0][1])}"
+            lacking.append(_Lacking("publication", what, f"drop publication {name};"))
+    return lacking
+
+
+def _nothing_removed(lacking: Sequence[_Lacking]) -> MissingRight:
+    return MissingRight(
+        f"nothing was removed, for a right is missing: {', and '.join(each.what for each in lacking)}",
+        next=f"name the owner's connection with --admin-dsn; or as the owner, with no relay at work: "
+        f"{' '.join(each.mend for each in lacking)} then run the same command again",
+    )
+
+
+def _left(lacking: Sequence[_Lacking], standing: Standing) -> MissingRight:
+    """What is left, where the slot is gone."""
+    left = []
+    if any(each.part == "witness" for each in lacking):
+        left += ["its witness row"] if standing.witness else []
+        left += [f"the publication {quote(standing.name)}"] if standing.publication else []
+    else:
+        left.append(f"the publication {quote(standing.name)}")
+    return MissingRight(
+        f"{' and '.join(left)} {'is' if len(left) == 1 else 'are'} left, for a right is missing: "
+        f"{', and '.join(each.what for each in lacking)}; no slot is left, so no WAL is kept",
+        next=f"name the owner's connection with --admin-dsn; or as the owner, with no relay at work: "
+        f"{' '.join(each.mend for each in lacking)} then run the same command again",
+    )
 
 
 async def _drop(
@@ -188,19 +219,30 @@ async def _drop(
     owner: Connection,
     settings: PostgresSettings,
     standing: Standing,
+    lacking: Set[str],
     told: Callable[[str], None],
 ) -> None:
+    """Remove what isn't `lacking` a right, one after the other."""
+    slot.require_own(settings.slot)
     for name in (settings.slot, slot.pending_name(settings.slot)):
         if await slot.drop(relay, name):
             told(f'removed slot "{name}"')
+    if "witness" in lacking:
+        return
     try:
         await witness.delete(relay, settings.slot)
     except MissingRight:
         await witness.delete(owner, settings.slot)
     if standing.witness:
         told(f'removed witness row "{settings.slot}"')
-    if not await execute(owner, _PUBLICATION, (settings.publication,)):
-        return
+    if "publication" not in lacking and await execute(owner, _PUBLICATION, (settings.publication,)):
+        await _drop_publication(relay, owner, settings, told)
+    await _tell_what_stays(relay, owner, told)
+
+
+async def _drop_publication(
+    relay: Connection, owner: Connection, settings: PostgresSettings, told: Callable[[str], None]
+) -> None:
     if users := await _users(relay, owner, settings):
         told(f"kept publication {quote(settings.publication)}, which slot {', '.join(users)} uses")
         return
@@ -215,6 +257,19 @@ async def _drop(
             "with --admin-dsn",
         ) from error
     told(f"removed publication {quote(settings.publication)}")
+
+
+async def _tell_what_stays(relay: Connection, owner: Connection, told: Callable[[str], None]) -> None:
+    """What other slots may need as well: a person removes it, and how."""
+    ((table,),) = await execute(relay, _WITNESS)
+    if table is None:
+        return
+    role = relay.info.user
+    also = "" if role == owner.info.user else f" and role {quote(role)}"
+    removing = f"drop table {witness.TABLE};"
+    if also:
+        removing += f" drop owned by {quote(role)}; drop role {quote(role)};"
+    told(f"kept table {witness.TABLE}{also}, for other slots; when there are none: {removing}")
 
 
 async def _users(relay: Connection, owner: Connection, settings: PostgresSettings) -> tuple[str, ...]:

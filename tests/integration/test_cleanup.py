@@ -135,12 +135,24 @@ def test_each_slot_has_to_be_past_a_row(place: Place) -> None:
     assert place.clean()["removed"] == 5
 
 
+def test_a_table_that_inherits_is_another_table(place: Place) -> None:
+    """Its rows lie at the same places as those of the outbox."""
+    create_outbox(place.database.dsn)
+    place.init().sql("create table archive () inherits (outbox)")
+    place.insert("old", 20, "8 days")
+    place.insert("kept", 20, "8 days", table="archive")
+    place.sql(PROVE)
+    assert place.clean()["removed"] == 20
+    assert place.rows() == {"kept": 20}
+
+
 def test_a_table_without_a_time_is_emptied_only_as_a_whole(place: Place) -> None:
     place.sql("create table outbox (id bigserial primary key, topic text, aggregate_id text, payload jsonb)")
     place.init()
     place.sql("insert into outbox (topic) values ('a'), ('b')", PROVE)
     error, remedy = place.refused("--older-than", "7d")
     assert "no column that says how old a row is" in error
+    assert remedy.startswith("name it with --column created_at=NAME; or ")
     assert "cdc-outbox cleanup" in remedy
     assert place.clean(age="0s")["removed"] == 2
     place.sql("alter table outbox add sent_at timestamptz")
@@ -223,6 +235,35 @@ def wholly_acknowledged_ones_go(place: Place) -> None:
     assert place.rows() == {"recent": 10, "new": 10}
     assert place.rows("ancient") == {"ancient": 10, "late": 1}
     assert place.clean()["removed"] == 10, "rows of partitions that are not wholly old go one by one"
+
+
+def test_bounds_of_other_tables_are_no_times(place: Place) -> None:
+    partitioned(
+        place,
+        "create table numbered (n bigint) partition by range (n)",
+        "create table numbers partition of numbered for values from ('-9') to ('9')",
+        f"alter database {place.database.name} set enable_nestloop = off",
+    )
+    place.sql(PROVE)
+    assert place.clean("--partitions", "drop")["partitions"] == ["public.ancient", "public.old"]
+
+
+def test_a_partition_that_is_taken_out_and_not_dropped_is_named(place: Place) -> None:
+    partitioned(place)
+    place.sql(
+        PROVE,
+        "create function refuse() returns event_trigger language plpgsql as $$"
+        " begin raise exception 'nothing is dropped here'; end $$",
+        "create event trigger refuse on sql_drop when tag in ('DROP TABLE') execute function refuse()",
+    )
+    error, remedy = place.refused("--older-than", "7d", "--partitions", "drop", code=1)
+    assert "public.ancient was taken out of public.outbox" in error
+    assert "nothing is dropped here" in error
+    statement = remedy.removeprefix("put it back, then start again: ")
+    assert "ancient" not in place.rows()
+    place.sql(statement, "drop event trigger refuse")
+    assert place.rows()["ancient"] == 10
+    assert place.clean("--partitions", "drop")["partitions"] == ["public.ancient", "public.old"]
 
 
 def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
@@ -378,8 +419,8 @@ def test_the_relay_cleans_up_by_itself(
 
 
 def test_old_rows_of_the_inbox_go(place: Place) -> None:
-    def inbox(*arguments: str, code: int = 0) -> str:
-        done = run_command("inbox", *arguments, env=place.environment)
+    def inbox(*arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
+        done = run_command("inbox", *arguments, env={**place.environment, **(env or {})})
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -394,3 +435,35 @@ def test_old_rows_of_the_inbox_go(place: Place) -> None:
     assert json.loads(inbox("cleanup", "--older-than", "30d", "--json"))["removed"] == 2500
     left = place.database.server.execute("select event_id from cdc_outbox_inbox", dbname=place.database.name)
     assert left == [("new",)]
+
+    role = f"billing_{place.slot}"
+    place.sql(f"create role {role} login password '{PASSWORD}'")
+    try:
+        # The consumer's database is the one that --dsn names; the outbox's owner has no part in it.
+        outbox = {"CDC_OUTBOX_ADMIN_DSN": "postgresql://nobody@127.0.0.1:1/none"}
+        mine = place.database.server.dsn(place.database.name, user=role, password=PASSWORD)
+        cleanup = ("cleanup", "--older-than", "1d", "--dsn", mine)
+        said = inbox(*cleanup, code=78, env=outbox)
+        assert f"error: the role {role} may not remove rows of public.cdc_outbox_inbox" in said
+        place.sql(said.partition("next: as its owner: ")[2].partition(";")[0])
+        assert "1 rows removed" in inbox(*cleanup, env=outbox)
+    finally:
+        place.sql(f"drop owned by {role}", f"drop role {role}")
+
+
+def test_the_right_to_know_what_was_delivered_is_named(place: Place, slot: str) -> None:
+    """An owner of the table needs no right to replicate for it."""
+    create_outbox(place.database.dsn)
+    place.init()
+    place.insert("old", 1, "8 days")
+    place.sql(PROVE, f"create role {slot} login password '{PASSWORD}'", f"alter table outbox owner to {slot}")
+    try:
+        plain = {"CDC_OUTBOX_DSN": place.database.server.dsn(place.database.name, user=slot)}
+        error, remedy = place.refused("--older-than", "7d", env=plain)
+        assert (
+            f"the role {slot} may not read public.cdc_outbox_witness, which says what was delivered" in error
+        )
+        place.sql(remedy.removeprefix("as its owner: ").partition(";")[0])
+        assert place.run("--older-than", "7d", env=plain).returncode == 0
+    finally:
+        place.sql(f"drop owned by {slot}", f"drop role {slot}")

@@ -88,6 +88,21 @@ def test_a_foreign_slot_of_that_name_is_refused(
         place.execute("select pg_drop_replication_slot(%s)", (name,))
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"), [("init", []), ("start", ["--log-format", "text"]), ("drop", ["--yes"])]
+)
+def test_a_name_that_another_slot_may_be_made_under_is_refused(
+    place: Set, command: str, flags: list[str]
+) -> None:
+    """Nobody's slot is taken for one that is half made."""
+    place.ok("--create-table")
+    pending = Set(place.database, f"{place.slot}_pending")
+    error, remedy = pending.refused(*flags, command=command)
+    assert f'"{pending.slot}" is how the slot "{place.slot}" is called' in error
+    assert "--slot" in remedy
+    assert place.slots() == [place.slot]
+
+
 def test_a_slot_of_another_database_is_refused(place: Set) -> None:
     place.database.server.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (place.slot,))
     try:
