@@ -138,12 +138,16 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
     memory.keep_flat()
     memory.settle()
     done = 0
+    left: list[str] = []
     report: Report | None = None
     ended = False
     with Progress("rows") as progress:
 
         def agree(chosen: Sequence[Waiting]) -> bool:
             nonlocal agreed
+            left.extend(filter(None, map(_besides, chosen)))
+            if agreed:
+                _note(chosen)
             agreed = agreed or ask(_question(chosen))
             return agreed
 
@@ -162,7 +166,7 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
 
         await until_signal(work())
     if report is not None:
-        _tell(report)
+        _tell(report, left)
         return 0
     if ended:
         click.echo("nothing was published", err=True)
@@ -177,19 +181,39 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
 
 def _question(chosen: Sequence[Waiting]) -> str:
     rows = "; ".join(f"{each.table}: {each.rule}, in the order of {each.ordered}" for each in chosen)
-    return f"To be published from {rows}.\nIs the old relay stopped?"
+    lines = [f"{each.table} {each.by_value}" for each in chosen if each.by_value]
+    lines += [f"left out: {besides}" for besides in map(_besides, chosen) if besides]
+    return "\n".join([f"To be published from {rows}.", *lines, "Is the old relay stopped?"])
+
+
+def _note(chosen: Sequence[Waiting]) -> None:
+    """In the log what the question would have told."""
+    from cdc_outbox import log
+
+    own = log.get(__name__)
+    for each in chosen:
+        if each.by_value:
+            own.info("to be published", table=str(each.table), rows=each.by_value)
+        if besides := _besides(each):
+            own.warning("left out", rows=besides)
+
+
+def _besides(each: Waiting) -> str:
+    """The rows that may be unsent and don't fulfil --where, in words."""
+    return f"{each.besides} of {each.table} by --where, though {each.known_by}" if each.besides else ""
 
 
 def _tell_blocked(blockers: Sequence[Blocker]) -> None:
     click.echo(f"waiting for open transactions: {'; '.join(map(str, blockers))}", err=True)
 
 
-def _tell(report: Report) -> None:
+def _tell(report: Report, besides: Sequence[str]) -> None:
     """The counts, and what comes next."""
     if report.finished_before:
         click.echo("all rows had been published before: the slot has its name now")
     else:
         left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(report.left_out.items()))
+        left_out = ", ".join(filter(None, (left_out, *besides)))
         rate = report.rows / report.seconds if report.seconds else 0.0
         click.echo(
             f"read {report.rows} rows, published {report.published}, left out {left_out or 'none'}, "

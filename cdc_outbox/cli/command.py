@@ -28,6 +28,9 @@ from cdc_outbox.errors import CdcOutboxError
 
 Answer = TypeVar("Answer")
 
+TYPED = "cdc_outbox.typed"
+"""The key in a context's `meta` of what was typed after the command's name."""
+
 
 class _Examples:
     """Help that begins with examples."""
@@ -47,6 +50,10 @@ class Command(_Examples, click.Command):
     def __init__(self, *args: Any, examples: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.write_examples(formatter)

@@ -27,7 +27,7 @@ def command() -> None:
         "cdc-outbox inbox create --print-sql | psql billing",
     ),
 )
-@settings_options(also=("--dsn", "--admin-dsn"))
+@settings_options(also=("--dsn",))
 @click.option("--print-sql", is_flag=True, help="Print the statements, and do nothing.")
 def create(*, print_sql: bool) -> None:
     """Create the table public.cdc_outbox_inbox in the consumer's database, if it isn't there.
@@ -52,7 +52,7 @@ def create(*, print_sql: bool) -> None:
         "cdc-outbox inbox cleanup --older-than 30d --dsn postgresql://billing@localhost/billing",
     ),
 )
-@settings_options(also=("--dsn", "--admin-dsn"))
+@settings_options(also=("--dsn",))
 @older_than_option("Remove rows of events that were applied longer ago than this.", required=True)
 @click.option("--dry-run", is_flag=True, help="Say how many would go, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from cdc_outbox import log
+from cdc_outbox.cli.command import TYPED
 from cdc_outbox.cli.failure import Reporter
-from cdc_outbox.postgres.remedy import complete
+from cdc_outbox.postgres.remedy import complete, repeat
 from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
 from cdc_outbox.settings.kind import Entries
 
@@ -20,6 +20,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _FLAGS = "cdc_outbox.flags"
 _ALWAYS = "log"
+_REPEATED = frozenset({"init", "backfill"})
+"""Commands whose remedies repeat what was given, for a condition that is dropped sends other rows."""
 
 
 def settings_options(
@@ -59,7 +61,11 @@ def load_settings(command: str | None = None) -> Settings:
     settings = load(command or running, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
     for_start = running == "start"
     format_ = settings.log.format or (log.stderr_format() if for_start else "text")
-    completed = partial(complete, settings=settings)
+    given = _typed(context) if running in _REPEATED else []
+
+    def completed(text: str) -> str:
+        return repeat(complete(text, settings), running, given)
+
     log.set_up(settings.log.level, format_, settings.redactor.redact, completed)
     reporter = context.find_object(Reporter)
     if reporter is not None:
@@ -71,6 +77,27 @@ def load_settings(command: str | None = None) -> Settings:
     for notice in settings.notices:
         own.warning(notice.text, **notice.fields)
     return settings
+
+
+def _typed(context: click.Context) -> list[tuple[str, str | None]]:
+    """The long flags as they were typed, each with its value, None for a switch."""
+    switches = {
+        name
+        for each in context.command.params
+        if isinstance(each, click.Option) and each.is_flag
+        for name in each.opts
+    }
+    given: list[tuple[str, str | None]] = []
+    words = iter(context.meta.get(TYPED, ()))
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--"):
+            continue
+        text = None if flag in switches else value if equals else next(words, "")
+        # A step of `init` shares the flag of filters, and belongs to `init` alone.
+        if flag != "--only" or "=" in (text or ""):
+            given.append((flag, text))
+    return given
 
 
 def _top_command(context: click.Context) -> str:

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import PostgresUnavailable, SetupError
+from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
+from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, witness
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.witness import Absent, Witness
@@ -129,7 +130,15 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
         raise SetupError(
             f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
         )
-    rows = await witness.read_all(relay)
+    try:
+        rows = await witness.read_all(relay)
+    except MissingRight as error:
+        role = quote(relay.info.user)
+        raise MissingRight(
+            f"the role {role} may not read {witness.TABLE}, which says what was delivered: {error}",
+            next=f"as its owner: grant select on {witness.TABLE} to {role}; or name the relay's connection with --dsn "
+            "and the owner's with --admin-dsn",
+        ) from error
     if isinstance(rows, Absent):
         own = Proof(slot, None, rows.value, f"cdc-outbox init --slot {slot}")
         return Acknowledged(table, (own,))

@@ -57,7 +57,8 @@ class AuditedRows:
         """Raises UsageError for a window over a table without a time of writing."""
         if window.since is None and window.until is None:
             return cls(plan, None, proven)
-        found = await chosen.condition(conn, plan, settings, window)
+        otherwise = "audit the whole table, without --since and --until"
+        found = await chosen.condition(conn, plan, settings, window, otherwise=otherwise)
         return cls(plan, table_rows.bracketed(found.where), proven)
 
     async def count(self, conn: Connection) -> int:

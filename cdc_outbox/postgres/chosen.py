@@ -14,7 +14,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import table_rows
+from cdc_outbox.postgres import reading_right, table_rows
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.unsent import COUNT_LIMIT
 from cdc_outbox.table.values import INTEGERS, Field
@@ -30,6 +30,9 @@ _NOW: Final[LiteralString] = "select (extract(epoch from clock_timestamp()) * 10
 
 NAMED: Final = 10
 """Ids that are told of rows that are left out."""
+
+NAMES_TIME: Final = "--column created_at=NAME"
+"""The flag that names the column which says when a row was written."""
 
 _SECONDS_BELOW: Final = 100_000_000_000
 """Numbers below are seconds since 1970, as `table/values.py` has it."""
@@ -65,8 +68,10 @@ class Condition:
     missing: tuple[str, ...]
 
 
-async def condition(conn: Connection, plan: Plan, settings: OutboxSettings, chosen: Chosen) -> Condition:
-    """The rows of one table as SQL.
+async def condition(
+    conn: Connection, plan: Plan, settings: OutboxSettings, chosen: Chosen, *, otherwise: str
+) -> Condition:
+    """The rows of one table as SQL. `otherwise`: what else a person may do where the table has no time of writing.
 
     Raises UsageError for a value that its column can't hold, and for a column that there isn't; PostgresUnavailable.
     """
@@ -101,7 +106,7 @@ async def condition(conn: Connection, plan: Plan, settings: OutboxSettings, chos
                 next="name it with --column aggregate_type=NAME, or leave --aggregate-type out",
             )
         conditions.append(await _equal(conn, plan, column, chosen.aggregate_type, "--aggregate-type"))
-    conditions += await _times(conn, plan, chosen)
+    conditions += await _times(conn, plan, chosen, otherwise)
     return Condition(sql.SQL(" and ").join(conditions or [sql.SQL("true")]), key, missing)
 
 
@@ -109,7 +114,10 @@ async def _exists(conn: Connection, plan: Plan, own: sql.Composable) -> bool:
     query = sql.SQL("select exists (select from {} where {})").format(
         sql.Identifier(plan.table.schema, plan.table.name), own
     )
-    ((there,),) = await execute(conn, query, within=60.0)
+    try:
+        ((there,),) = await execute(conn, query, within=60.0)
+    except CdcOutboxError as error:
+        raise reading_right.named(error, plan.table, conn.info.user) from error
     return bool(there)
 
 
@@ -138,7 +146,7 @@ async def _equal(conn: Connection, plan: Plan, field: Field, value: str, flag: s
         await execute(conn, query)
     except CdcOutboxError as error:
         if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
-            raise
+            raise reading_right.named(error, plan.table, conn.info.user) from error
         raise UsageError(
             f"{flag} {value[:100]!r} is nothing that column {quote(field.name)} of {plan.table} can hold",
             next=f"name a value as column {quote(field.name)} has them",
@@ -146,7 +154,7 @@ async def _equal(conn: Connection, plan: Plan, field: Field, value: str, flag: s
     return condition
 
 
-async def _times(conn: Connection, plan: Plan, chosen: Chosen) -> list[sql.Composable]:
+async def _times(conn: Connection, plan: Plan, chosen: Chosen, otherwise: str) -> list[sql.Composable]:
     """When the rows were written: not before `since`, and before `until`."""
     bounds = [(flag, at) for flag, at in ((">=", chosen.since), ("<", chosen.until)) if at is not None]
     if not bounds:
@@ -156,7 +164,7 @@ async def _times(conn: Connection, plan: Plan, chosen: Chosen) -> list[sql.Compo
         raise UsageError(
             f"table {plan.table} has no column that is recognised as the time of writing, which --since and --until "
             "go by",
-            next="choose rows by --id or --aggregate",
+            next=f"name it with {NAMES_TIME}; or {otherwise}",
         )
     ((now_us,),) = await execute(conn, _NOW)
     moments = {

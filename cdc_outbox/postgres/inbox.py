@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
+from psycopg.rows import TupleRow
 
 from cdc_outbox import ddl
 from cdc_outbox.errors import MissingRight, SetupError
-from cdc_outbox.event import quote
+from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.expired import grants
 
 if TYPE_CHECKING:
     from cdc_outbox.settings import PostgresSettings
@@ -42,11 +44,11 @@ def script() -> str:
 
 
 async def create(settings: PostgresSettings) -> bool:
-    """Make the table if there is none, by the owner's connection; whether it was made.
+    """Make the table if there is none, in the consumer's database; whether it was made.
 
     Raises MissingRight, with the way to have it made by who may; PostgresUnavailable and its kin.
     """
-    owner = await connect_control(settings, application_name=APPLICATION_NAME, admin=True)
+    owner = await connect_control(settings, application_name=APPLICATION_NAME)
     try:
         if await execute(owner, _THERE):
             return False
@@ -55,7 +57,7 @@ async def create(settings: PostgresSettings) -> bool:
         except MissingRight as error:
             raise MissingRight(
                 f"the role {quote(owner.info.user)} may not make {TABLE}, which needs create on schema public",
-                next="name the connection of a role that may with --admin-dsn, or as that role: "
+                next="name the connection of a role that may with --dsn, or as that role: "
                 "cdc-outbox inbox create --print-sql | psql",
             ) from error
         except SetupError:
@@ -79,7 +81,7 @@ async def require(owner: Connection) -> None:
 async def count(owner: Connection, before: str) -> int:
     """How many rows are from before a moment, a timestamptz in text."""
     await execute(owner, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(COUNT * 1000))))
-    ((rows,),) = await execute(owner, _OLD, (before,), within=COUNT + 5)
+    ((rows,),) = await _run(owner, _OLD, (before,), within=COUNT + 5)
     return int(rows)
 
 
@@ -88,5 +90,19 @@ async def delete(owner: Connection, before: str, most: int) -> int:
 
     Rows that somebody has locked are passed over.
     """
-    ((rows,),) = await execute(owner, _DELETE, (before, most))
+    ((rows,),) = await _run(owner, _DELETE, (before, most))
     return int(rows)
+
+
+async def _run(
+    owner: Connection, query: LiteralString, parameters: tuple[object, ...], *, within: float | None = None
+) -> list[TupleRow]:
+    try:
+        return await execute(owner, query, parameters, within=within)
+    except MissingRight as error:
+        role = owner.info.user
+        raise MissingRight(
+            f"the role {quote(role)} may not remove rows of {TABLE}: {error}",
+            next=f"as its owner: {grants(TableName.parse(TABLE), 'event_id', role)} or name the connection of a role "
+            "that may with --dsn",
+        ) from error

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import server
+from cdc_outbox.postgres import reading_right, server
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.rows import TableLocked
 
@@ -144,12 +144,7 @@ class Lookup:
         try:
             await self.find([])
         except MissingRight as error:
-            role = quote(conn.info.user)
-            raise MissingRight(
-                f"the role {role} may not read all of {table}, and only the table says what was sent",
-                next=f"as its owner: grant select on {table} to {role}; or name an owner's connection with "
-                "--admin-dsn; where a policy hides rows, a role that it doesn't bind",
-            ) from error
+            raise reading_right.named(error, table, conn.info.user) from error
 
     async def moment(self) -> Moment:
         """Ask before `find`, whose rows are then at least as new."""

@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from cdc_outbox.settings.declare import BY_KEY
+from cdc_outbox.settings.declare import BY_KEY, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,17 @@ _COMMAND: Final = re.compile(
     r"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop)"
     rf"((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
 )
+_SAME_ROWS: Final = frozenset({"init", "backfill", "start", "doctor"})
+_OF_ROWS: Final = frozenset(
+    each.flag
+    for each in SETTINGS
+    if each.flag is not None and each.group == "outbox" and each.key not in ("outbox.table", "outbox.mark")
+) | {"--config"}
+_ELSEWHERE: Final = frozenset(
+    {"--slot", "--publication", "--table", "--dsn", "--admin-dsn", "--kafka", "--log-level", "--log-format"}
+)
+"""Flags that `complete_for` adds, that may hold a secret, or that change nothing of what is done."""
+_EXCLUDES: Final = {"--where": ("--all ",), "--all": ("--where ",)}
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
 
 
@@ -44,6 +55,29 @@ def complete(text: str, settings: Settings) -> str:
     """`complete_for` what the settings name."""
     postgres = settings.postgres
     return complete_for(text, postgres.slot, postgres.publication, settings.outbox.tables)
+
+
+def repeat(text: str, running: str, given: Sequence[tuple[str, str | None]]) -> str:
+    """The text with each command that decides over the same rows having the flags that were `given` to the running one.
+
+    Flags come with their values as they were typed, None for a switch. A flag that the command has already stays as it
+    is there, and of two that exclude each other the command's own counts. Only `backfill` gets flags that are no
+    settings, for it is told again to do the same.
+    """
+
+    def repeated(found: re.Match[str]) -> str:
+        name, there = found.groups()
+        if name not in _SAME_ROWS:
+            return found[0]
+        added = [
+            flag if value is None else f"{flag} {shlex.quote(value)}"
+            for flag, value in given
+            if (flag in _OF_ROWS or (name == running == "backfill" and flag not in _ELSEWHERE))
+            and not any(f" {known}" in f"{there} " for known in (f"{flag} ", *_EXCLUDES.get(flag, ())))
+        ]
+        return f"cdc-outbox {name}{there}{''.join(f' {words}' for words in added)}"
+
+    return _COMMAND.sub(repeated, text)
 
 
 def complete_for(text: str, slot: str, publication: str, tables: Sequence[TableName]) -> str:

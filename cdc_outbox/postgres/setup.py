@@ -59,7 +59,7 @@ from cdc_outbox.postgres.server import (
 )
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
-from cdc_outbox.postgres.unsent import count_unsent
+from cdc_outbox.postgres.unsent import count_unsent, unsent_by_value
 from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
 from cdc_outbox.table.compiler import bookkeeping
@@ -390,18 +390,19 @@ class _Init:
         if not self.options.backfill:
             return made
         try:
-            held = {table: await self.unsent(table) for table in self.settings.outbox.tables}
+            counted = {table: await self.unsent(table) for table in self.settings.outbox.tables}
         except BaseException:
             if pending is None:
                 with suppress(CdcOutboxError):
                     await slot.drop(relay, made.name)
             raise
-        if any(held.values()):
-            raise self.backfill_needed(made, {table: count for table, count in held.items() if count})
+        held = {table: found for table, found in counted.items() if found[0]}
+        if held:
+            raise self.backfill_needed(made, held)
         return made
 
-    async def unsent(self, table: TableName) -> int:
-        """How many rows of the table may be unsent."""
+    async def unsent(self, table: TableName) -> tuple[int, str]:
+        """How many rows of the table may be unsent, and how many of each value that tells of them, in words."""
         columns = await outbox.columns(self.owner, table) or ()
         settings = self.settings.outbox
         shape = Shape(columns)
@@ -413,7 +414,8 @@ class _Init:
             known = Bookkeeping()  # it is named as unfit; until it is mended each row is in doubt
         await require_words(self.owner, table, settings, known)
         try:
-            return await count_unsent(self.owner, table, columns, settings, known)
+            count = await count_unsent(self.owner, table, columns, settings, known)
+            return count, await unsent_by_value(self.owner, table, shape, settings, known) if count else ""
         except MissingRight as error:
             raise _Uncounted(
                 f"the rows of {table} that may be unsent can't be counted: {error}",
@@ -421,13 +423,14 @@ class _Init:
                 f"cdc-outbox init --no-backfill --slot {self.name}",
             ) from error
 
-    def backfill_needed(self, pending: Slot, held: Mapping[TableName, int]) -> SetupError:
+    def backfill_needed(self, pending: Slot, held: Mapping[TableName, tuple[int, str]]) -> SetupError:
         counts = " and ".join(
-            f"{table} holds {count} {'row' if count == 1 else 'rows'}" for table, count in held.items()
+            f"{table} holds {count} {'row' if count == 1 else 'rows'}" for table, (count, _) in held.items()
         )
+        by_value = "".join(f"; {table} {words}" for table, (_, words) in held.items() if words)
         return SetupError(
             f"{counts} from before the slot that may be unpublished; what is written from now on is kept "
-            f'behind the slot "{pending.name}"',
+            f'behind the slot "{pending.name}"{by_value}',
             next=f"stop the old relay, then publish them: cdc-outbox backfill --slot {self.name}; or leave them out: "
             f"cdc-outbox init --no-backfill --slot {self.name}",
         )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable, UsageError
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import reading_right
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
@@ -118,13 +119,7 @@ def _explained(error: CdcOutboxError, plan: Plan, event_id: str, role: str) -> C
             f"to find one row of {table} without an index on {column} took longer than {SCAN:g} s",
             next=f"create index concurrently {name} on {table} ({column});",
         )
-    if isinstance(error, MissingRight):
-        return MissingRight(
-            f"the role {quote(role)} may not read all of {table}: {error}",
-            next=f"as its owner: grant select on {table} to {quote(role)}; or name an owner's connection with"
-            " --admin-dsn",
-        )
-    return error
+    return reading_right.named(error, table, role)
 
 
 async def end_of_wal(conn: Connection) -> LSN:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from cdc_outbox.errors import MappingError
-from cdc_outbox.postgres import table_rows
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import by_value, table_rows
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table import compiler
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.values import BOOL, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import OutboxSettings
@@ -72,12 +73,41 @@ async def count_unsent(
     return int(count)
 
 
+async def unsent_by_value(
+    conn: Connection, table: TableName, shape: Shape, settings: OutboxSettings, bookkeeping: Bookkeeping
+) -> str:
+    """The rows that `count_unsent` counts by the value that tells of them, in words; empty where there is none."""
+    told = by_value.telling(shape, compiler.ignored(settings, table, shape), bookkeeping)
+    if told is None:
+        return ""
+    conditions = [
+        *selected(shape, table, settings),
+        *([unsent(bookkeeping.sent)] if bookkeeping.sent is not None else []),
+    ]
+    return (
+        f"by {quote(told.name)}: "
+        f"{await by_value.counted(conn, table, told, conditions, within=COUNT_LIMIT + 5)}"
+    )
+
+
 def unsent(sent: Sent) -> sql.Composable:
     """The row bears no mark that means sent."""
     column = sql.Identifier(sent.field.name)
     if sent.by == "time":
         return sql.SQL("{} is null").format(column)
     return sql.SQL("not {}").format(says(sent.field, sent.words))
+
+
+def is_unknown(book: Bookkeeping) -> sql.Composable | None:
+    """The row's status holds a word that has no meaning; None where there are no words by which rows are sent."""
+    sent, failed, taken = book.sent, book.failed, book.taken
+    if sent is None or sent.by == "time":
+        return None
+    known = set(sent.words | sent.waiting)
+    known |= failed.retried | failed.given_up if failed is not None else frozenset()
+    known |= taken.words if taken is not None else frozenset()
+    column = sql.Identifier(sent.field.name)
+    return sql.SQL("{} is not null and not {}").format(column, says(sent.field, known))
 
 
 def has_failed(failed: Failed) -> sql.Composable:
@@ -132,11 +162,16 @@ def selected(shape: Shape, table: TableName, settings: OutboxSettings) -> list[s
         found = compiler.selected(settings, table, shape)
     except MappingError:
         return []  # it is named as unfit; until it is mended each row is in doubt
+    return among(found)
+
+
+def among(selected: Iterable[tuple[Field, Collection[str]]]) -> list[sql.Composable]:
+    """Each of these columns has one of its values."""
     return [
         sql.SQL("{}::text = any({})").format(
             sql.Identifier(field.name), sql.Literal(_spelled(field, accepted))
         )
-        for field, accepted in found
+        for field, accepted in selected
     ]
 
 

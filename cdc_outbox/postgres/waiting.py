@@ -8,6 +8,7 @@ else a person says it. Rows that are written at the same time have no order of t
 from __future__ import annotations
 
 import re
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
@@ -16,12 +17,14 @@ from psycopg import sql
 from cdc_outbox.errors import SetupError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows
+from cdc_outbox.postgres.by_value import counted, telling
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.unsent import given_up, has_failed, unsent
+from cdc_outbox.postgres.unsent import among, given_up, has_failed, is_unknown, unsent
+from cdc_outbox.table.doubt import doubtful, remedy
 from cdc_outbox.table.values import INTEGERS, TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.table_rows import Chunk
@@ -42,6 +45,7 @@ select a.attname::text
  limit 1
 """
 
+_READ_ONLY: Final[LiteralString] = "begin transaction read only"
 _NAME: Final = re.compile(
     r'\s*(?:"((?:[^"\x00]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*(?:,|\Z)', re.IGNORECASE
 )
@@ -71,7 +75,9 @@ class Choice:
 class Waiting:
     """The rows of one table, to be read through a snapshot. `rule` and `ordered` say which and how, in words.
 
-    `whole`: no row is left out but those that the old relay gave up, which the table says of each.
+    `whole`: no row is left out but those that the old relay gave up, which the table says of each. `by_value` are the
+    rows by what the table says of them, in words, where it says anything; `besides` how many rows that may be unsent
+    don't fulfil a person's condition, and `known_by` how they are known to be.
     """
 
     plan: Plan
@@ -80,6 +86,9 @@ class Waiting:
     where: sql.Composable | None
     order: sql.Composable
     whole: bool
+    by_value: str = ""
+    besides: int = 0
+    known_by: str = ""
 
     @property
     def table(self) -> TableName:
@@ -101,7 +110,8 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
     """The rows that wait in the plan's table.
 
     Raises UsageError or SetupError for a condition or an order that can't be, and SetupError where the old relay has
-    given rows up and nobody has said what is to become of them; MissingRight; PostgresUnavailable.
+    given rows up and nobody has said what is to become of them, where the table says of rows what nobody understands,
+    or where no row fulfils a person's condition and some may be unsent; MissingRight; PostgresUnavailable.
     """
     order, ordered = await _order(conn, plan, choice)
     rule, where = await _rule(conn, plan, choice)
@@ -112,10 +122,102 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
         rule = f"{rule}, without those that failed"
     elif failed is not None and failed.given_up and choice.asks_the_table:
         await _require_none_given_up(conn, plan, given_up(failed), where)
+    ours = among(plan.selected)
+    besides = 0
+    if choice.where is not None and where is not None:
+        besides = await _require_fulfilled(conn, plan, where, ours)
+    elif not choice.everything:
+        await _require_known(conn, plan, ours)
     skipped = failed is not None and failed.retried and choice.failed == "skip"
     if choice.where is None and not choice.everything:
         await _require_none_scheduled(conn, plan, where)
-    return Waiting(plan, rule, ordered, where, order, whole=choice.where is None and not skipped)
+    told = telling(plan.shape, plan.ignored, plan.bookkeeping)
+    by_value = ""
+    if told is not None:
+        async with _read_only(conn):
+            counts = await counted(conn, plan.table, told, [*ours, *([where] if where is not None else [])])
+        by_value = f"by {quote(told.name)}: {counts or 'none'}"
+    return Waiting(
+        plan,
+        rule,
+        ordered,
+        where,
+        order,
+        whole=choice.where is None and not skipped,
+        by_value=by_value,
+        besides=besides,
+        known_by=_known_by(plan),
+    )
+
+
+@asynccontextmanager
+async def _read_only(conn: Connection) -> AsyncIterator[None]:
+    """A transaction in which a condition from outside can change nothing."""
+    await execute(conn, _READ_ONLY)
+    try:
+        yield
+    finally:
+        if not conn.closed:
+            await execute(conn, "rollback")
+
+
+async def _require_known(conn: Connection, plan: Plan, ours: list[sql.Composable]) -> None:
+    """Raise SetupError where it is not for us to say which rows were sent."""
+    table, book = plan.table, plan.bookkeeping
+    unknown = is_unknown(book)
+    if unknown is not None and book.status is not None:
+        column = quote(book.status.name)
+        counts = await counted(conn, table, book.status, [*ours, unknown])
+        error = f"column {column} of {table} holds words whose meaning nobody has said: {counts}"
+        named = "--status sent=WORD (or failed, given_up, taken, waiting)"
+    elif book.sent is None and not book.deleted:
+        looks = doubtful(plan.shape, plan.ignored, book)
+        if looks is None:
+            return
+        column = quote(looks.name)
+        counts = await counted(conn, table, looks, ours)
+        error = f"nobody has said which rows of {table} were sent, and its column {column} looks as if it did: {counts}"
+        named = remedy(looks)
+    else:
+        return
+    if counts:
+        raise SetupError(
+            error,
+            next=f"name its words, under [outbox.status] or with {named}; or say which rows are to be sent: "
+            "cdc-outbox backfill --where SQL; or send all rows: cdc-outbox backfill --all",
+        )
+
+
+async def _require_fulfilled(
+    conn: Connection, plan: Plan, where: sql.Composable, ours: list[sql.Composable]
+) -> int:
+    """How many rows that may be unsent a person's condition leaves out.
+
+    Raises SetupError where it leaves out all of them, and takes no other.
+    """
+    table, sent = plan.table, plan.bookkeeping.sent
+    may_be = [*ours, *([unsent(sent)] if sent is not None else [])]
+    missed = sql.SQL("not coalesce({}, false)").format(table_rows.bracketed(where))
+    async with _read_only(conn):
+        fulfilled = await table_rows.count(conn, table, _all([*ours, where]))
+        besides = await table_rows.count(conn, table, _all([*may_be, missed]))
+    if fulfilled or not besides:
+        return besides
+    rows = f"{besides} {'row' if besides == 1 else 'rows'}"
+    raise SetupError(
+        f"no row of {table} fulfils --where, and {rows} {'is' if besides == 1 else 'are'} {_known_by(plan)}",
+        next="mend the condition: cdc-outbox backfill --where SQL; or leave all of them out: "
+        "cdc-outbox init --no-backfill",
+    )
+
+
+def _all(conditions: Iterable[sql.Composable]) -> sql.Composable:
+    return sql.SQL(" and ").join(map(table_rows.bracketed, conditions))
+
+
+def _known_by(plan: Plan) -> str:
+    sent = plan.bookkeeping.sent
+    return f"unsent by {quote(sent.field.name)}" if sent is not None else "not known to be sent"
 
 
 async def _rule(conn: Connection, plan: Plan, choice: Choice) -> tuple[str, sql.Composable | None]:

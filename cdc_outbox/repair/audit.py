@@ -36,7 +36,7 @@ from cdc_outbox.postgres import audited, server, slot, table_rows, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.chosen import Chosen
+from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair import slot_search
@@ -127,6 +127,8 @@ class _Audit:
         self._elsewhere = 0
         self._counts: Counter[str] = Counter()
         self._unacknowledged: Literal["missing", "under way", "doubtful"] = "under way"
+        self._part = "--since TIME --until TIME"
+        """The flags by which a part of the table is audited."""
         self._idle = False
         """No relay streams from the slot, which stands as it should."""
         self._lacking: str | None = None
@@ -136,6 +138,9 @@ class _Audit:
         settings, wish = self._settings, self._wish
         window = await audited.settled(self._owner, wish.window)
         plans = [await self._plan(table) for table in settings.outbox.tables]
+        timed = all("created_at" in plan.optional for plan in plans)
+        if not timed:
+            self._part = f"{NAMES_TIME} {self._part}"
         sources = await self._sources(plans, window)
         begins, ends = await self._bounds(plans, window)
         async with AsyncExitStack() as stack:
@@ -190,6 +195,7 @@ class _Audit:
                 findings=findings,
                 idle_slot=settings.postgres.slot if idle else None,
                 twice_ok=wish.twice_ok,
+                later="--since TIME" if timed else f"{NAMES_TIME} --since TIME",
                 notes=self._notes,
             )
 
@@ -288,7 +294,7 @@ class _Audit:
             if waits is not None and waits == wanted:
                 raise TableWanted(
                     f"{waits} waits to have the table to itself, and inserts wait behind it",
-                    next="let it be done, then audit again; or less of the table at a time, with --since and --until",
+                    next=f"let it be done, then audit again; or less of the table at a time: {self._part}",
                 )
             wanted = waits
 
@@ -454,7 +460,7 @@ class _Audit:
         if free < needed:
             raise SetupError(
                 f"the audit takes {format_size(needed)} in {where}, which has {format_size(free)} left",
-                next="name a directory with more room: --spool DIR; or audit less at a time: --since, --until",
+                next=f"name a directory with more room: --spool DIR; or audit less at a time: {self._part}",
             )
 
 

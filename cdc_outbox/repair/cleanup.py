@@ -19,6 +19,7 @@ from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.postgres import expired
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.chosen import NAMES_TIME
 from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.postgres.expired import Count, Expired
 from cdc_outbox.postgres.partitions import Partitions
@@ -242,8 +243,9 @@ def aged(plan: Plan, older_than: float) -> Field | None:
         raise SetupError(
             f"{plan.table} has no column that says how old a row is, so none is known to be older than "
             f"{format_duration(older_than)}",
-            next="remove every acknowledged row, of whatever age: cdc-outbox cleanup --older-than 0s; or add a column: "
-            f"alter table {plan.table} add column created_at timestamptz default now();",
+            next=f"name it with {NAMES_TIME}; or remove every acknowledged row, of whatever age: cdc-outbox cleanup "
+            f"--older-than 0s; or add a column: alter table {plan.table} add column created_at timestamptz default "
+            "now();",
         )
     return found
 

@@ -31,7 +31,7 @@ async def clean_inbox(
 
     Raises SetupError where there is no inbox, MissingRight, PostgresUnavailable.
     """
-    owner = await connect_control(settings, application_name=inbox.APPLICATION_NAME, admin=True)
+    owner = await connect_control(settings, application_name=inbox.APPLICATION_NAME)
     try:
         await inbox.require(owner)
         before = await moment(owner, rule.older_than)

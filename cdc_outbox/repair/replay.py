@@ -196,6 +196,8 @@ class Replay:
         self._order_by = order_by
         self._beside = beside
         self._streamed = Mapping(settings.outbox, settings.postgres.slot)
+        self._rest = "with a later --since"
+        """How what is left is chosen once a replay has ended in the middle."""
         self._reader: int | None = None
         """Process id of the session that has the snapshot."""
         self.published: dict[str, int] = {}
@@ -239,7 +241,7 @@ class Replay:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if held is not None:
                     if held.lost.done():
-                        raise _ended(held.lost.result())
+                        raise self._ended(held.lost.result())
                     await held.require()
                 if looking.done():
                     looking.result()
@@ -268,9 +270,17 @@ class Replay:
             if waits is not None and waits == wanted:
                 raise TableWanted(
                     f"{waits} waits to have the table to itself, and inserts wait behind it",
-                    next="let it be done, then replay what is left, with a later --since",
+                    next=f"let it be done, then replay what is left, {self._rest}",
                 )
             wanted = waits
+
+    def _ended(self, error: CdcOutboxError) -> CdcOutboxError:
+        """Why we have the slot no more, and what is left to do."""
+        if isinstance(error, SlotBusy):
+            return error
+        return PostgresUnavailable(
+            str(error), next=f"when PostgreSQL is there, replay what is left, {self._rest}"
+        )
 
     @asynccontextmanager
     async def _standing(self) -> AsyncIterator[tuple[Holding | None, str | None]]:
@@ -298,7 +308,14 @@ class Replay:
         async with AsyncExitStack() as stack:
             owner = await stack.enter_async_context(lookup.connected(postgres, APPLICATION_NAME))
             plan = await self._plan(owner)
-            condition = await choosing.condition(owner, plan, self._settings.outbox, self._chosen)
+            condition = await choosing.condition(
+                owner,
+                plan,
+                self._settings.outbox,
+                self._chosen,
+                otherwise="choose rows by --id or --aggregate",
+            )
+            self._rest = "with a later --since" if "created_at" in plan.optional else "by --id"
             self._require_there(plan, condition)
             order = await waiting(owner, plan, Choice(everything=True, order_by=self._ordered_by(plan)))
             reader = await stack.enter_async_context(
@@ -357,15 +374,6 @@ class Replay:
             next="it may have been removed, or never committed: cdc-outbox find "
             f"{condition.missing[0]} says what is known",
         )
-
-
-def _ended(error: CdcOutboxError) -> CdcOutboxError:
-    """Why we have the slot no more, and what is left to do."""
-    if isinstance(error, SlotBusy):
-        return error
-    return PostgresUnavailable(
-        str(error), next="when PostgreSQL is there, replay what is left, with a later --since"
-    )
 
 
 async def _undelivered(held: Holding, table: TableName) -> set[str] | None:

@@ -33,6 +33,8 @@ class Report:
     twice_ok: bool
     notes: list[str]
     """What limits the answer, in sentences."""
+    later: str = "--since TIME"
+    """The flags that leave out what is older."""
     idle_slot: str | None = None
     """The slot in which rows wait, where no relay streams from it."""
 
@@ -67,7 +69,7 @@ class Report:
         if found.moved_keys.count:
             return (
                 "if the topic got more partitions, or another relay chose partitions in its own way, audit from after "
-                "that: cdc-outbox audit --since TIME"
+                f"that: cdc-outbox audit {self.later}"
             )
         if found.foreign.count:
             return (
@@ -75,7 +77,7 @@ class Report:
                 "--foreign-ok; if the ids of another relay's messages are elsewhere: --id-from payload:/event_id"
             )
         if self.faults.get("unknown"):
-            return "audit only what the topics still have: cdc-outbox audit --since TIME"
+            return f"audit only what the topics still have: cdc-outbox audit {self.later}"
         if "twice" in self.faults:
             return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
         return None if self.idle_slot is None else f"cdc-outbox start --slot {self.idle_slot}"

@@ -161,6 +161,7 @@ class Compiler:
             dropped=self.dropped,
             other_buses=self.other_buses,
             bookkeeping=self.bookkeeping,
+            selected=tuple(self.selected()),
         )
 
     # Columns and roles
@@ -528,6 +529,14 @@ class Compiler:
             if field is not None:
                 selected[field] = accepted
         return list(selected.items())
+
+
+def ignored(settings: OutboxSettings, table: TableName, shape: Shape) -> tuple[str, ...]:
+    """The columns that nothing reads; all of them where there is no plan for the table."""
+    try:
+        return Compiler(settings, "", table, shape, None).compile().ignored
+    except MappingError:
+        return shape.names
 
 
 def bookkeeping(settings: OutboxSettings, table: TableName, shape: Shape) -> Bookkeeping:

@@ -38,6 +38,7 @@ class Plan:
         dropped: dict[str, int],
         other_buses: dict[str, None],
         bookkeeping: Bookkeeping,
+        selected: tuple[tuple[Field, tuple[str, ...]], ...],
     ) -> None:
         self.table = table
         self.summary = summary
@@ -52,6 +53,8 @@ class Plan:
         """Values of the bus column that were left out, each once; the caller warns and clears."""
         self.bookkeeping = bookkeeping
         """How the table tells rows that were sent from those that wait."""
+        self.selected = selected
+        """The columns by whose values rows are ours, with these values."""
         self.needed = needed
         self.optional = optional
         self.read = read

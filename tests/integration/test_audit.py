@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.repair.audit import Wish, audit
 from cdc_outbox.repair.backfill import TableWanted
@@ -25,6 +25,7 @@ from tests.polling.table import A
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.security import client_settings
 from tests.servers.shell import Shell, blocks, path_of
@@ -405,6 +406,39 @@ def test_whoever_wants_the_table_to_himself_is_let_by(
         asyncio.run(audit(settings, Wish(), told))
     assert altered.wait(30)
     waiting.join()
+
+
+def test_what_a_table_or_a_role_lacks_is_named(audited: Audited) -> None:
+    """For replay as for audit: each names only what it has itself."""
+    pipeline = audited.pipeline
+    role = Identifier(f"auditor_{pipeline.slot}")
+    event = audited.insert()
+    pipeline.sql(
+        SQL("create role {} login password {}").format(role, PASSWORD),
+        SQL("grant select on cdc_outbox_witness to {}").format(role),
+        SQL("alter table outbox rename created_at to written"),
+    )
+    try:
+        plain = {
+            "CDC_OUTBOX_DSN": pipeline.dsn,
+            "CDC_OUTBOX_ADMIN_DSN": pipeline.server.dsn(pipeline.dbname, user=f"auditor_{pipeline.slot}"),
+            "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+        }
+        commands = {
+            ("audit",): "audit the whole table, without --since and --until",
+            ("replay", "--yes"): "choose rows by --id or --aggregate",
+        }
+        for command, otherwise in commands.items():
+            done = run_command(*command, "--slot", pipeline.slot, "--since", "2h", env=plain)
+            assert done.returncode == 2, done.stderr
+            assert done.stderr.endswith(f"\nnext: name it with --column created_at=NAME; or {otherwise}\n")
+            choice = () if command == ("audit",) else ("--id", event)
+            done = run_command(*command, "--slot", pipeline.slot, *choice, env=plain)
+            assert done.returncode == 78, done.stderr
+            granted = f"grant select on public.outbox to auditor_{pipeline.slot};"
+            assert f"\nnext: as its owner: {granted}" in done.stderr
+    finally:
+        pipeline.sql(SQL("drop owned by {}").format(role), SQL("drop role {}").format(role))
 
 
 def test_what_a_transaction_took_back_was_never_sent(audited: Audited) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_outbox.postgres.remedy import accept_gap, complete, recover
+from cdc_outbox.postgres.remedy import accept_gap, complete, recover, repeat
 from cdc_outbox.settings import Settings, load
 
 OWN = {"slot": "shop_slot", "publication": "shop_pub", "table": ["shop.events"]}
@@ -68,3 +68,26 @@ def test_a_name_that_the_shell_would_take_apart_is_quoted():
     assert complete("cdc-outbox init", settings(table=['shop."My events"'])) == (
         """cdc-outbox init --table 'shop."My events"'"""
     )
+
+
+GIVEN = [("--where", "state = 'NEW'"), ("--failed", "skip"), ("--yes", None), ("--key", "id"), ("--dsn", "x")]
+
+
+@pytest.mark.parametrize(
+    ("text", "repeated"),
+    [
+        (
+            "cdc-outbox backfill --order-by id, or",
+            "cdc-outbox backfill --order-by id --where 'state = '\"'\"'NEW'\"'\"'' --failed skip --yes --key id, or",
+        ),
+        (
+            "cdc-outbox backfill --failed publish --where SQL",
+            "cdc-outbox backfill --failed publish --where SQL --yes --key id",
+        ),
+        ("cdc-outbox backfill --all", "cdc-outbox backfill --all --failed skip --yes --key id"),
+        ("cdc-outbox start --slot s", "cdc-outbox start --slot s --key id"),
+        ("cdc-outbox drop --yes", "cdc-outbox drop --yes"),
+    ],
+)
+def test_a_command_that_is_to_be_run_again_drops_no_condition(text: str, repeated: str):
+    assert repeat(text, "backfill", GIVEN) == repeated
