@@ -36,7 +36,8 @@ class Outbox(OutboxTable):
         if not allow_autocommit:
             require_transaction(conn)
         row = self.row(event)
-        made = await conn.fetchval(self.statement(row), *row.values)
+        with self.written():
+            made = await conn.fetchval(self.statement(row), *row.values)
         return row.id if row.id is not None else str(made)
 
     async def enqueue_many(
@@ -52,9 +53,10 @@ class Outbox(OutboxTable):
 
     async def _write(self, conn: AnyConnection, rows: list[Row]) -> list[str]:
         statement, values = self.statement(rows[0]), [row.values for row in rows]
-        if rows[0].id is None:
-            return [str(await conn.fetchval(statement, *each)) for each in values]
-        await conn.executemany(statement, values)
+        with self.written():
+            if rows[0].id is None:
+                return [str(await conn.fetchval(statement, *each)) for each in values]
+            await conn.executemany(statement, values)
         return [row.id for row in rows if row.id is not None]
 
     def _mark(self, place: int) -> str:

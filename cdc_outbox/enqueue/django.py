@@ -47,7 +47,7 @@ class Outbox(OutboxTable):
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> list[str]:
         statement = self.statement(rows[0])
-        with connection.cursor() as cursor:
+        with self.written(), connection.cursor() as cursor:
             if rows[0].id is not None:
                 cursor.executemany(statement, [row.values for row in rows])
                 return [row.id for row in rows if row.id is not None]

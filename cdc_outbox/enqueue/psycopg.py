@@ -68,18 +68,19 @@ class Outbox(OutboxTable):
         return self._write_many(connection, rows)
 
     def _write(self, connection: Connection[Any], row: Row) -> str:
-        with Cursor(connection, row_factory=tuple_row) as cursor:
+        with self.written(), Cursor(connection, row_factory=tuple_row) as cursor:
             cursor.execute(self.statement(row).encode(), row.values)
             return row.id if row.id is not None else _id(cursor.fetchone())
 
     async def _write_async(self, connection: AsyncConnection[Any], row: Row) -> str:
-        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(self.statement(row).encode(), row.values)
-            return row.id if row.id is not None else _id(await cursor.fetchone())
+        with self.written():
+            async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+                await cursor.execute(self.statement(row).encode(), row.values)
+                return row.id if row.id is not None else _id(await cursor.fetchone())
 
     def _write_many(self, connection: Connection[Any], rows: list[Row]) -> list[str]:
         ids: list[str] = []
-        with Cursor(connection, row_factory=tuple_row) as cursor:
+        with self.written(), Cursor(connection, row_factory=tuple_row) as cursor:
             for run in alike(rows):
                 made = run[0].id is None
                 values = [row.values for row in run]
@@ -91,14 +92,15 @@ class Outbox(OutboxTable):
 
     async def _write_many_async(self, connection: AsyncConnection[Any], rows: list[Row]) -> list[str]:
         ids: list[str] = []
-        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            for run in alike(rows):
-                made = run[0].id is None
-                values = [row.values for row in run]
-                await cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
-                for row in run:
-                    ids.append(row.id if row.id is not None else _id(await cursor.fetchone()))
-                    cursor.nextset()
+        with self.written():
+            async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+                for run in alike(rows):
+                    made = run[0].id is None
+                    values = [row.values for row in run]
+                    await cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
+                    for row in run:
+                        ids.append(row.id if row.id is not None else _id(await cursor.fetchone()))
+                        cursor.nextset()
         return ids
 
 

@@ -6,24 +6,27 @@
         ...
         event_id = enqueue(session, aggregate_type="order", aggregate_id=42, event_type="Placed", payload={})
 
-A Connection or Session; with an AsyncConnection or AsyncSession, `await enqueue(...)`.
+A Connection or Session; with an AsyncConnection or AsyncSession, `await enqueue(...)`. Those need greenlet
+(`sqlalchemy[asyncio]`); nothing else here does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overload
 
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import OutboxTable, Row, alike
 from cdc_outbox.errors import CallRefused, OutsideTransaction
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
 Sync: TypeAlias = Connection | Session | scoped_session[Any]
-Async: TypeAlias = AsyncConnection | AsyncSession | async_scoped_session[Any]
+Async: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Any]"
 Answer = TypeVar("Answer")
 
 
@@ -73,9 +76,10 @@ class Outbox(OutboxTable):
 
     def _write(self, connection: Connection, rows: list[Row]) -> list[str]:
         statement, values = text(self.statement(rows[0])), [_named(row) for row in rows]
-        if rows[0].id is None:
-            return [str(connection.execute(statement, each).scalar_one()) for each in values]
-        connection.execute(statement, values)
+        with self.written():
+            if rows[0].id is None:
+                return [str(connection.execute(statement, each).scalar_one()) for each in values]
+            connection.execute(statement, values)
         return [row.id for row in rows if row.id is not None]
 
     def _mark(self, place: int) -> str:
@@ -100,11 +104,21 @@ def on_connection(
 
     if isinstance(conn, Connection | Session | scoped_session):
         return run(conn)
-    if isinstance(conn, AsyncConnection | AsyncSession):
-        return conn.run_sync(run)
-    if isinstance(conn, async_scoped_session):
-        session: AsyncSession = conn()
-        return session.run_sync(run)
+    return _asynchronous(conn).run_sync(run)
+
+
+def _asynchronous(conn: Async) -> AsyncConnection | AsyncSession:
+    """The connection or session itself. Raises TypeError for anything else."""
+    try:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    except ImportError:
+        pass  # without greenlet there is no asynchronous connection
+    else:
+        if isinstance(conn, async_scoped_session):
+            session: AsyncSession = conn()
+            return session
+        if isinstance(conn, AsyncConnection | AsyncSession):
+            return conn
     raise TypeError(f"a Connection or Session of SQLAlchemy is needed, not {type(conn).__name__}")
 
 

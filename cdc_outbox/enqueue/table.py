@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -55,6 +56,9 @@ _CUTTING: Final = frozenset({"char", "character", "nchar", "bit"})
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _OWN_HEADERS: Final = frozenset({"id", "type"})
+
+_MISMATCH: Final = "42804"
+_OF_TYPE: Final = re.compile('"([^"]+)" is of type (.+?) but')
 
 # The header of a batch and the fields of a record; the lengths of a header's name and value.
 _RECORD: Final = 96
@@ -161,6 +165,26 @@ class OutboxTable:
                 raise
         return found
 
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Around a statement that writes rows: the library's error for a column of another type says what to do."""
+        try:
+            yield
+        except Exception as error:
+            server = next((each for each in _origins(error) if _sqlstate(each) == _MISMATCH), None)
+            if server is not None:
+                error.add_note(self._cast_missing(str(server)))
+            raise
+
+    def _cast_missing(self, text: str) -> str:
+        """The next step where a column has another type than the value for it."""
+        roles = {name: role for role, name in self.columns.items()}
+        found = _OF_TYPE.search(text)
+        role, type_ = (roles.get(found[1]), found[2]) if found is not None else (None, "")
+        if role is None:
+            return 'next: name the type of that column by its role: Outbox(types={"id": "bigint"})'
+        return f"next: name the type of that column: Outbox(types={{{role!r}: {type_!r}}})"
+
     def statement(self, row: Row) -> str:
         """The INSERT for a row like this one. It answers the id, as text, where the database makes it."""
         key = (row.roles, row.other)
@@ -266,6 +290,18 @@ class OutboxTable:
                 next="keep what is large elsewhere and send where it is; or raise three limits: max_bytes of Outbox, "
                 "max.request.size of the relay, max.message.bytes of the topic",
             )
+
+
+def _origins(error: BaseException) -> Iterator[BaseException]:
+    """The error, and the driver's own where SQLAlchemy or Django has wrapped that."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__
+
+
+def _sqlstate(error: BaseException) -> object:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
 
 def alike(rows: Sequence[Row]) -> Iterator[list[Row]]:

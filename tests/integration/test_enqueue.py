@@ -143,6 +143,19 @@ def test_a_table_of_its_own(application: Application, shop: Database) -> None:
     assert [bytes(row["50%: body"]) for row in rows] == [b"\x00\xff", b"\x00\xff", b'{"a":1}', b"\x00\xff"]
 
 
+@each_application
+def test_a_type_that_nobody_named_is_told(application: Application, shop: Database) -> None:
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        connection.execute(
+            "create type kind as enum ('made'); alter table outbox alter event_type type kind using 'made'"
+        )
+    for work in (Work(events=[event(event_type="made")]), Work(many=[event(event_type="made")])):
+        with pytest.raises(Exception, match="of type kind but expression is of type text") as told:
+            application.do(shop.dsn, work)
+        assert told.value.__notes__ == ["next: name the type of that column: Outbox(types={'type': 'kind'})"]
+    assert application.do(shop.dsn, work, types={"type": "kind"})
+
+
 def test_scoped_sessions_of_sqlalchemy(shop: Database) -> None:
     from cdc_outbox.enqueue.sqlalchemy import enqueue
 

@@ -341,3 +341,19 @@ def test_an_application_gets_no_part_of_the_relay(library: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{{{library!r}}} []"
+
+
+def test_sqlalchemy_without_greenlet_writes_all_the_same() -> None:
+    """It is what `pip install sqlalchemy` gives: only its asynchronous connections need more."""
+    program = """
+import sys
+sys.modules["greenlet"] = None
+from cdc_outbox.enqueue.sqlalchemy import Outbox, enqueue
+from cdc_outbox.inbox.sqlalchemy import first_time
+try:
+    enqueue(object(), aggregate_type="a", aggregate_id=1, event_type="b", payload={})
+except TypeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "a Connection or Session of SQLAlchemy is needed, not object\n", done.stderr
