@@ -135,6 +135,17 @@ def test_each_slot_has_to_be_past_a_row(place: Place) -> None:
     assert place.clean()["removed"] == 5
 
 
+def test_a_table_that_inherits_is_another_table(place: Place) -> None:
+    """Its rows lie at the same places as those of the outbox."""
+    create_outbox(place.database.dsn)
+    place.init().sql("create table archive () inherits (outbox)")
+    place.insert("old", 20, "8 days")
+    place.insert("kept", 20, "8 days", table="archive")
+    place.sql(PROVE)
+    assert place.clean()["removed"] == 20
+    assert place.rows() == {"kept": 20}
+
+
 def test_a_table_without_a_time_is_emptied_only_as_a_whole(place: Place) -> None:
     place.sql("create table outbox (id bigserial primary key, topic text, aggregate_id text, payload jsonb)")
     place.init()
@@ -224,6 +235,35 @@ def wholly_acknowledged_ones_go(place: Place) -> None:
     assert place.rows() == {"recent": 10, "new": 10}
     assert place.rows("ancient") == {"ancient": 10, "late": 1}
     assert place.clean()["removed"] == 10, "rows of partitions that are not wholly old go one by one"
+
+
+def test_bounds_of_other_tables_are_no_times(place: Place) -> None:
+    partitioned(
+        place,
+        "create table numbered (n bigint) partition by range (n)",
+        "create table numbers partition of numbered for values from ('-9') to ('9')",
+        f"alter database {place.database.name} set enable_nestloop = off",
+    )
+    place.sql(PROVE)
+    assert place.clean("--partitions", "drop")["partitions"] == ["public.ancient", "public.old"]
+
+
+def test_a_partition_that_is_taken_out_and_not_dropped_is_named(place: Place) -> None:
+    partitioned(place)
+    place.sql(
+        PROVE,
+        "create function refuse() returns event_trigger language plpgsql as $$"
+        " begin raise exception 'nothing is dropped here'; end $$",
+        "create event trigger refuse on sql_drop when tag in ('DROP TABLE') execute function refuse()",
+    )
+    error, remedy = place.refused("--older-than", "7d", "--partitions", "drop", code=1)
+    assert "public.ancient was taken out of public.outbox" in error
+    assert "nothing is dropped here" in error
+    statement = remedy.removeprefix("put it back, then start again: ")
+    assert "ancient" not in place.rows()
+    place.sql(statement, "drop event trigger refuse")
+    assert place.rows()["ancient"] == 10
+    assert place.clean("--partitions", "drop")["partitions"] == ["public.ancient", "public.old"]
 
 
 def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
