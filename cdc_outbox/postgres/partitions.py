@@ -3,12 +3,13 @@
 Dropping a partition costs next to nothing where deleting its rows costs a lot. What it must not cost is a row: so the
 partition is detached first, after which no row comes to it by way of the table, and only then, with the partition
 locked against everybody, is it looked at for the last time. A row that came at the last moment and isn't acknowledged
-brings the partition back.
+brings the partition back. Where that look is broken off, the partition stays out, with whatever it holds: the error
+has the statement that puts it back.
 
 DETACH … CONCURRENTLY lets the application go on; PostgreSQL refuses it where the table has a default partition, and
 then the whole table is locked for the moment that an ordinary DETACH takes. No lock is waited for longer than
-`LOCK_WAIT`, for whoever comes after us would wait too; then we try again. A detachment that was broken off is finished
-by the next run.
+`LOCK_WAIT`, for whoever comes after us would wait too; then we try again. A concurrent detachment that was broken off
+is finished by the next run.
 
 Only a table that is partitioned by range of the column that tells a row's age has such partitions. The default
 partition, and one without an upper bound, are never touched.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
 
 from psycopg import sql
 
+from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, execute
@@ -34,6 +36,8 @@ from cdc_outbox.table.values import INTEGERS
 if TYPE_CHECKING:
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.table.values import Field
+
+_log = log.get(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -59,19 +63,21 @@ select p.partstrat::text, p.partnatts, a.attname::text,
 """
 
 # An upper bound that is no time, MAXVALUE for one, isn't quoted in the expression.
+# Only of this table's partitions is it known that their bounds are times: they are chosen before anything is cast.
 _OLD: Final[LiteralString] = """
-select n.nspname::text, d.relname::text, pg_catalog.pg_get_expr(d.relpartbound, d.oid), i.inhdetachpending
+with part as materialized (
+select n.nspname::text as schema, d.relname::text as name, i.inhdetachpending as pending,
+       pg_catalog.pg_get_expr(d.relpartbound, d.oid) as bound
   from pg_catalog.pg_inherits i
   join pg_catalog.pg_class c on c.oid = i.inhparent
   join pg_catalog.pg_namespace m on m.oid = c.relnamespace
   join pg_catalog.pg_class d on d.oid = i.inhrelid and d.relkind in ('r', 'p')
   join pg_catalog.pg_namespace n on n.oid = d.relnamespace
- where m.nspname = %s and c.relname = %s
-   and {end} <= %s::timestamptz
- order by {end}, 2
+ where m.nspname = %s and c.relname = %s)
+select schema, name, bound, pending from part where {end} <= %s::timestamptz order by {end}, name
 """.replace(
     "{end}",
-    "substring(pg_catalog.pg_get_expr(d.relpartbound, d.oid) from $$ TO \\('([^']+)'\\)$$)::timestamptz",
+    "substring(bound from $$ TO \\('([^']+)'\\)$$)::timestamptz",
 )
 
 _COUNT: Final[LiteralString] = """
@@ -161,20 +167,29 @@ class Partitions:
 
     async def _taken_out(self, partition: Partition, *, drop: bool) -> bool:
         owner = self._conn
+        await execute(owner, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
         try:
-            await execute(owner, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
             await _patiently(lambda attempt: self._detach(partition, again=attempt > 1))
-            if await _patiently(lambda _: self._end(partition, drop=drop)):
-                return True
-            attach = sql.SQL("alter table {} attach partition {} " + partition.bound).format(
-                _identifier(self.table), _identifier(partition.name)
-            )
-            await _patiently(lambda _: execute(owner, attach, within=SCAN))
         except MissingRight as error:
             raise MissingRight(
                 f"the role {quote(owner.info.user)} doesn't own {self.table} and {partition.name}: {error}",
                 next="name the owner's connection with --admin-dsn; or remove rows in batches, without --partitions",
             ) from error
+        attach = sql.SQL("alter table {} attach partition {} " + partition.bound).format(
+            _identifier(self.table), _identifier(partition.name)
+        )
+        try:
+            if await _patiently(lambda _: self._end(partition, drop=drop)):
+                return True
+            await _patiently(lambda _: execute(owner, attach, within=SCAN))
+        except CdcOutboxError as error:
+            raise type(error)(
+                f"{partition.name} was taken out of {self.table}, and not looked at to the end: {error}",
+                next=f"put it back, then start again: {attach.as_string()};",
+            ) from error
+        except asyncio.CancelledError:
+            _log.warning("a partition stays out of its table", next=f"put it back: {attach.as_string()};")
+            raise
         return False
 
     async def _detach(self, partition: Partition, *, again: bool) -> None:
