@@ -199,9 +199,14 @@ class Reading:
                     yield Place(*tp), records
             # Without records the position may have moved all the same: past what transactions took back.
             for tp in list(batches or ends):
-                if tp in ends and await consumer.position(tp) >= ends[tp]:
+                if tp in ends and await self._position(tp) >= ends[tp]:
                     del ends[tp]
                     consumer.pause(tp)
+
+    async def _position(self, tp: TopicPartition) -> int:
+        """Where the next record would be read, which isn't known while a broker doesn't say what it still has."""
+        position: Any = await self._asked(self._consumer.position(tp))
+        return int(position)
 
     async def _turn(self) -> Mapping[TopicPartition, Sequence[Record]]:
         try:

@@ -1,12 +1,13 @@
 """Cleanup by the relay itself: what `cdc-outbox cleanup` does, every so often, beside the stream.
 
 It has connections of its own and takes a fifth of their time at most. Only the relay that streams does it, not its hot
-standbys. Whatever goes wrong is counted, and told once; the stream never hears of it.
+standbys. Whatever goes wrong is counted, and told once until it is something else; the stream never hears of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,8 @@ SHORTEST: Final = 1.0
 SHARE: Final = 0.2
 """Part of the time in which a statement of ours runs."""
 
+_NUMBER: Final = re.compile(r"\d+")
+
 REST: Final = 4
 """At least so many times as long as the last time took nothing is done."""
 
@@ -44,10 +47,15 @@ async def upkeep(settings: Settings, age: float, status: Status) -> None:
             continue
         began = time.monotonic()
         trouble = await _once(settings, Rule(older_than=age, share=SHARE), status)
-        if trouble is not None and type(trouble).__name__ != told:
+        if trouble is not None and _named(trouble) != told:
             _log.warning("cleanup", error=str(trouble), next=getattr(trouble, "next", ""), slot=status.slot)
-        told = type(trouble).__name__ if trouble is not None else ""
+        told = _named(trouble) if trouble is not None else ""
         pause = max(between, REST * (time.monotonic() - began))
+
+
+def _named(trouble: Exception) -> str:
+    """What makes it the same trouble as before: all but the numbers in its words."""
+    return f"{type(trouble).__name__} {_NUMBER.sub('', str(trouble))}"
 
 
 async def _once(settings: Settings, rule: Rule, status: Status) -> Exception | None:

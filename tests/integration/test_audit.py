@@ -159,8 +159,7 @@ def test_each_planted_fault_is_told_by_its_id(audited: Audited) -> None:
     assert ids(audited.audit("--settled", code=1), "missing") == [lost]
 
     # Somebody moves the slot: nothing will bring what lies behind it.
-    early = audited.insert("order")
-    pipeline.sql(SQL("select pg_sleep(0.15)"))
+    early = audited.insert("order", ago="1s")
     later = audited.insert("order")
     commits = [
         audited.pipeline.value(

@@ -70,9 +70,12 @@ def test_in_a_pipeline(billing: Database) -> None:
     assert answers == [True, True, False]
 
     async def mark() -> list[bool]:
-        async with await psycopg.AsyncConnection.connect(billing.dsn) as connection:
-            async with connection.pipeline(), connection.transaction():
-                return [await first_time(connection, consumer=CONSUMER, event_id=each) for each in "aca"]
+        async with (
+            await psycopg.AsyncConnection.connect(billing.dsn) as connection,
+            connection.pipeline(),
+            connection.transaction(),
+        ):
+            return [await first_time(connection, consumer=CONSUMER, event_id=each) for each in "aca"]
 
     assert asyncio.run(mark()) == [False, True, False]
 

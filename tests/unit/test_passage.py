@@ -35,6 +35,8 @@ class Bus:
         self.refused: set[int] = set()
         """Rows that the broker refuses whenever they are sent."""
         self.topics: set[str] | None = None
+        self.prepared: list[str] = []
+        """Topics that were asked for."""
         self.most_inflight = 0
         self.away = False
 
@@ -53,6 +55,10 @@ class Scripted(MemoryPublisher):
     async def start(self) -> None:
         if self.bus.away:
             raise KafkaUnavailable("no broker", next="start one")
+
+    async def prepare(self, topic: str) -> None:
+        self.bus.prepared.append(topic)
+        await super().prepare(topic)
 
     def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
         if (lsn, seq) <= self._deliveries.place(encoded[0], 0, 1):
@@ -204,7 +210,8 @@ def test_a_topic_that_a_row_names_is_waited_for(bus: Bus) -> None:
 
     async def work() -> None:
         made = asyncio.create_task(Passage(loaded(), []).run(portions(chunk(range(1, 3)))))
-        await asyncio.sleep(0.05)
+        while not bus.prepared:
+            await asyncio.sleep(0)
         assert not made.done()
         assert bus.topics is not None
         bus.topics.add("t")
