@@ -2,7 +2,9 @@
 
 Which: by the marks that the old relay leaves in the table, or by a person's condition. In which order: by the column
 that a sequence fills, for that is the order in which the application wrote; else by the time of creation and the id;
-else a person says it. Rows that are written at the same time have no order of their own in any of these.
+else a person says it. A sequence with a cache gives each session a block of numbers, which say in which order one
+session wrote, and not which of two was first: then the time comes first. Rows that are written at the same time have no
+order of their own in any of these.
 """
 
 from __future__ import annotations
@@ -32,12 +34,22 @@ if TYPE_CHECKING:
     from cdc_outbox.table.values import Field
 
 _NUMBERED: Final[LiteralString] = """
-select a.attname::text
+select a.attname::text, coalesce(s.cache, 1)
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   left join pg_catalog.pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
   left join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary
+  left join lateral (
+       select max(q.seqcache) as cache from pg_catalog.pg_sequence q
+        where q.seqrelid in (
+              select p.objid from pg_catalog.pg_depend p
+               where p.classid = 'pg_catalog.pg_class'::regclass and p.refclassid = p.classid
+                 and p.refobjid = c.oid and p.refobjsubid = a.attnum
+               union all
+              select p.refobjid from pg_catalog.pg_depend p
+               where p.classid = 'pg_catalog.pg_attrdef'::regclass and p.objid = d.oid
+                 and p.refclassid = 'pg_catalog.pg_class'::regclass)) s on true
  where n.nspname = %s and c.relname = %s and a.atttypid::int8 = any(%s)
    and (a.attidentity <> '' or pg_catalog.pg_get_expr(d.adbin, d.adrelid) like 'nextval(%%'
         or (i.indnatts = 1 and i.indkey[0] = a.attnum))
@@ -287,11 +299,18 @@ async def _order(conn: Connection, plan: Plan, choice: Choice) -> tuple[sql.Comp
         return _ordering(named)
     found = await execute(conn, _NUMBERED, (table.schema, table.name, sorted(INTEGERS)))
     numbered = plan.shape.find(str(found[0][0])) if found else None
-    if numbered is not None:
+    cache = int(found[0][1]) if found else 1
+    if numbered is not None and cache == 1:
         return _ordering([(numbered, "")])
     created = plan.optional.get("created_at")
     if created is not None:
-        return _ordering([(created, ""), (identity, "")])
+        return _ordering([(created, ""), (numbered or identity, "")])
+    if numbered is not None:
+        raise SetupError(
+            f"nothing says in which order the rows of {table} were written: the sequence of {quote(numbered.name)} "
+            f"gives each session a block of {cache} numbers (CACHE {cache}), and there is no time of creation",
+            next=f"name the columns to order by, that one if one session wrote all: --order-by {quote(numbered.name)}",
+        )
     raise SetupError(
         f"nothing says in which order the rows of {table} were written: it has neither a column that a sequence fills "
         "nor a time of creation",

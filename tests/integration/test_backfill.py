@@ -120,6 +120,34 @@ def test_without_a_sequence_the_time_of_creation_says_the_order(place: Backfille
     assert numbers(place) == [5, 4, 3, 2, 1]
 
 
+def test_numbers_from_a_cache_say_less_than_the_time_of_creation(place: Backfilled) -> None:
+    """Each session has a block of its own: what came later may have a lower number."""
+    place.execute(
+        "create sequence numbers cache 50;"
+        "create table outbox (id bigint primary key default nextval('numbers'), topic text, payload text,"
+        " created_at timestamptz not null default clock_timestamp());"
+        "create table untimed (id bigint generated always as identity (cache 2), topic text, payload text)"
+    )
+    row: LiteralString = "insert into outbox (topic, payload) values (%s, %s)"
+    with (
+        psycopg.connect(place.dsn, autocommit=True) as first,
+        psycopg.connect(place.dsn, autocommit=True) as other,
+    ):
+        first.execute(row, (place.topic, "1"))
+        for payload, session in (("2", other), ("3", first), ("4", other)):
+            session.execute(row, (place.topic, payload))
+    assert [id_ for (id_,) in place.execute("select id from outbox order by created_at")] == [1, 51, 2, 52]
+    tables = ("--table", "outbox", "--table", "untimed")
+    place.ok("--only", "publication", "--only", "witness", *tables)
+    error, remedy = place.refuses(*KEYLESS, *tables)
+    assert "public.untimed" in error
+    assert "the sequence of id gives each session a block of 2 numbers" in error
+    assert remedy.endswith("--order-by id")
+    place.execute("alter publication outbox_pub drop table untimed")
+    place.backfill(*KEYLESS)
+    assert [record.value for record in place.records()] == [b"1", b"2", b"3", b"4"]
+
+
 def test_bytes_are_those_of_the_stream(place: Backfilled) -> None:
     place.execute(
         "create table outbox (id bigserial, topic text, aggregate_id bytea, payload text, headers jsonb)"
