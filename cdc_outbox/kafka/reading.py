@@ -199,14 +199,20 @@ class Reading:
                     yield Place(*tp), records
             # Without records the position may have moved all the same: past what transactions took back.
             for tp in list(batches or ends):
-                if tp in ends and await self._position(tp) >= ends[tp]:
+                position = await self._position(tp) if tp in ends else None
+                if position is not None and position >= ends[tp]:
                     del ends[tp]
                     consumer.pause(tp)
 
-    async def _position(self, tp: TopicPartition) -> int:
-        """Where the next record would be read, which isn't known while a broker doesn't say what it still has."""
-        position: Any = await self._asked(self._consumer.position(tp))
-        return int(position)
+    async def _position(self, tp: TopicPartition) -> int | None:
+        """Where the next record would be read; None while no broker says what it still has of the partition."""
+        try:
+            async with asyncio.timeout(_TURN_MS / 1000):
+                return int(await self._consumer.position(tp))
+        except TimeoutError:
+            return None
+        except KafkaError as error:
+            raise _silent(error) from error
 
     async def _turn(self) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
