@@ -35,7 +35,7 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import marking, pending, publication, slot, table_rows, unsent
+from cdc_outbox.postgres import marking, outbox, pending, publication, slot, table_rows, unsent
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
@@ -49,6 +49,7 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from cdc_outbox.event import TableName
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.publication import Identity
     from cdc_outbox.postgres.server import Server
@@ -167,6 +168,7 @@ class _Backfill:
             return await self.name_it()
         if there is not None and not self.options.overlap:
             slot.usable(there)
+            await self.require_tables()
             raise SetupError(
                 f'the slot "{self.name}" exists: what was in the table before it was published or left out by then',
                 next=f"cdc-outbox start --slot {self.name}; or, to publish rows of the table again with the relay "
@@ -215,6 +217,12 @@ class _Backfill:
             raise besides.refusal(self.name, tables, "backfill")
         return state.identity
 
+    async def require_tables(self) -> None:
+        """Raise SetupError for a table that there isn't."""
+        for table in self.settings.outbox.tables:
+            if await outbox.columns(self.owner, table) is None:
+                raise _no_table(table)
+
     async def plans(self) -> list[Plan]:
         """How the rows of each table become messages. Raises SetupError, MappingError."""
         settings = self.settings
@@ -223,9 +231,7 @@ class _Backfill:
         for table in settings.outbox.tables:
             plan = await preview(self.owner, mapping, table, settings.postgres.publication)
             if plan is None:
-                raise SetupError(
-                    f"table {table} does not exist", next="name your table with --table SCHEMA.NAME"
-                )
+                raise _no_table(table)
             if mapping.is_news(plan):
                 _log.info("mapping", mapping={str(table): plan.describe()})
             plans.append(plan)
@@ -396,6 +402,10 @@ class _Backfill:
             left_out=left_out,
             seconds=time.monotonic() - self.began,
         )
+
+
+def _no_table(table: TableName) -> SetupError:
+    return SetupError(f"table {table} does not exist", next="name your table with --table SCHEMA.NAME")
 
 
 async def _portions(reader: Connection, chosen: Sequence[Waiting]) -> AsyncIterator[tuple[Plan, Chunk]]:
