@@ -186,6 +186,8 @@ class Relay:
                 marker.start()
             try:
                 await flow.run(self._stop, self._caught_up)
+            except PublicationUnseen as unseen:
+                raise admission.remedied(unseen) from unseen
             finally:
                 self._suspect = flow.suspect
 

@@ -13,21 +13,28 @@ from shlex import quote as quoted
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
-from cdc_outbox.errors import PostgresUnavailable, PublicationReplaced, SetupError, SlotMissing
+from cdc_outbox.errors import (
+    PostgresUnavailable,
+    PublicationReplaced,
+    PublicationUnseen,
+    SetupError,
+    SlotBusy,
+    SlotMissing,
+)
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import outbox, publication, server, slot, synchronous, witness
+from cdc_outbox.postgres import belonging, outbox, publication, server, slot, synchronous, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
-from cdc_outbox.postgres.remedy import accept_gap
+from cdc_outbox.postgres.remedy import accept_gap, begin_with_the_table
 from cdc_outbox.postgres.stream import ReplicationStream
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication import Identity, PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.settings import PostgresSettings
@@ -46,6 +53,8 @@ class Memory:
     noticed: set[str] = field(default_factory=set)
     proven: LSN = ZERO
     """The last position that was written into the witness, or confirmed where there is none."""
+    accepted: bool = False
+    """Whether a person told this process to go on past what it would refuse."""
 
 
 class Admission:
@@ -63,6 +72,8 @@ class Admission:
         self.witness: Witness | Absent
         self.position: LSN | None = None
         """Where the slot stood at the check."""
+        self._holder: int | None = None
+        """Who streamed from the slot at the check: as long as another process does, nothing is written."""
 
     async def open(self) -> None:
         """Connect. Raises SetupError, MissingRight, PostgresUnavailable; also while the server is a standby."""
@@ -98,9 +109,11 @@ class Admission:
         """Refuse to stream where events could be lost or hidden.
 
         `accept_gap`: a gap or an incident that would be refused is taken as it is, and the witness says so from then
-        on. Raises the SetupError that says what is wrong.
+        on, unless another process streams: then it has to be stopped first. Raises the SetupError that says what is
+        wrong.
         """
         name = self._settings.slot
+        self._memory.accepted = self._memory.accepted or accept_gap
         # The slot is read before the witness: both only grow, and the witness is written first.
         found, pending = await self.control.run(lambda conn: slot.finish_pending(conn, self._settings))
         self.publication = await self.control.run(
@@ -113,14 +126,17 @@ class Admission:
             except SlotMissing as missing:
                 raise (await self._beside(missing) if pending is None else missing) from None
         self.position = found.confirmed_flush_lsn if found is not None else None
+        self._holder = (found.active_pid or 0) if found is not None and found.active else None
         judged = witness.judge(name, self.witness, found, self.server)
         if judged.note is not None:
             self._notice(judged.note)
         if judged.error is not None:
             self._refuse_unless(accept_gap and found is not None, judged.error)
+        if (another := await self._another_publication()) is not None:
+            self._refuse_unless(accept_gap and isinstance(another, PublicationReplaced), another)
         if (left_out := self._left_out()) is not None:
             self._refuse_unless(accept_gap, left_out)
-        else:
+        elif self.publication.identity is not None:
             await self._require_all_named(accepted=accept_gap)
         try:
             await self._look_back(found)
@@ -194,10 +210,14 @@ class Admission:
         if row is not None:
             watch.recall(row)
         unknown = watch.known is None
+        if row is not None and row.identity is not None:
+            state = await self._of_the_slot(row.identity)
+        elif unknown:
+            await self._require_no_slip()
         finding = watch.look(state, self.position)
         if unknown and finding.problem is None and found is not None:
             await self._require_older(found)
-        if row is not None:
+        if row is not None and self._holder is None:
             known = str(watch.known) if watch.known is not None else row.publication
             noted = replace(row, publication=known, incidents=watch.incidents)
             if noted != row:
@@ -209,6 +229,29 @@ class Admission:
         watch.require(self._settings.slot)
         if finding.incident is not None:
             self._notice(finding.incident.message)
+
+    async def _another_publication(self) -> SetupError | None:
+        """Why the publication that we are told of isn't the one that the witness row names, if so."""
+        known = self.witness.identity if isinstance(self.witness, Witness) else None
+        if known is None:
+            return None
+        settings, state = self._settings, self.publication
+        return await self.control.run(
+            lambda conn: belonging.another_publication(conn, settings, state, known)
+        )
+
+    async def _of_the_slot(self, known: Identity) -> PublicationState:
+        settings, tables, state = self._settings, self._tables, self.publication
+        return await self.control.run(
+            lambda conn: belonging.of_the_slot(conn, settings, tables, state, known)
+        )
+
+    async def _require_no_slip(self) -> None:
+        """Without a memory: refuse a publication that there isn't, naming those that there are."""
+        name, tables, state = self._settings.slot, self._tables, self.publication
+        slip = await self.control.run(lambda conn: belonging.beside(conn, name, tables, state))
+        if slip is not None:
+            raise slip
 
     async def _require_older(self, found: Slot) -> None:
         """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
@@ -242,11 +285,16 @@ class Admission:
     def _refuse_unless(self, accepted: bool, error: SetupError) -> None:
         if not accepted:
             raise error
+        if self._holder is not None:
+            raise type(error)(
+                str(error),
+                next=f"stop the relay that streams from the slot (process {self._holder}), then: {error.next}",
+            )
         _log.warning("gap accepted", error=str(error), slot=self._settings.slot)
 
     async def _renew_witness(self, *, accepted: bool) -> None:
         """Make the row where there is none, and let it speak of this server and publication."""
-        if self.witness is Absent.TABLE or self.position is None:
+        if self.witness is Absent.TABLE or self.position is None or self._holder is not None:
             return
         known = self.witness if isinstance(self.witness, Witness) else None
         same_server = (
@@ -298,6 +346,11 @@ class Admission:
 
         Raises SlotBusy when another was quicker, and what `sqlstate` has for the start.
         """
+        if self._holder is not None:
+            raise SlotBusy(
+                f"process {self._holder} streamed from the slot {self._settings.slot} at the last look",
+                next="nothing to do: the relay looks again by itself",
+            )
         connection = await connect_replication(
             self._settings, application_name=self.application_name, like=self.control.connection
         )
@@ -333,6 +386,17 @@ class Admission:
             timeline=self.server.timeline or 0,
             walsender_pid=stream.pid,
         )
+
+    def remedied(self, unseen: PublicationUnseen) -> PublicationUnseen:
+        """The same with a remedy that leaves no row out where the slot has only been made, or a backfill done.
+
+        A row of the witness has a snapshot as soon as something was delivered from its slot. Who has just accepted a
+        gap knows that rows are missing.
+        """
+        fresh = isinstance(self.witness, Witness) and self.witness.snapshot is None
+        if fresh and not self._memory.accepted:
+            return PublicationUnseen(str(unseen), next=begin_with_the_table(self._settings.slot))
+        return unseen
 
     async def advance(self, position: LSN, snapshot: str | None) -> None:
         """Write into the witness row, if there is the table, that everything up to `position` is delivered."""

@@ -113,7 +113,8 @@ class PublicationState:
     `problem` says all that it hides, None when it is as it should be; `next` is the remedy, as SQL.
     `identity` is None when the publication or a table is missing. `insert_lsn` is where the server's WAL
     ended at the look, None on a standby. `traceless`: what was hidden meanwhile can't be told from the identity
-    afterwards, for a table or a partition is unlogged, or went by another name or schema.
+    afterwards, for a table or a partition is unlogged, or went by another name or schema. `tables` are those of the
+    wanted tables that there are, by name.
     """
 
     name: str
@@ -122,6 +123,7 @@ class PublicationState:
     identity: Identity | None
     insert_lsn: LSN | None
     traceless: bool = False
+    tables: tuple[tuple[str, Member], ...] = ()
 
     def require(self) -> None:
         """Raise PublicationWrong if there is a problem."""
@@ -184,6 +186,33 @@ select n.nspname::text, c.relname::text
    and (n.nspname, c.relname) not in (select * from unnest(%(schemas)s::text[], %(names)s::text[]))
  order by 1, 2 limit 6
 """
+
+
+_UNDER_ANOTHER_NAME: Final[LiteralString] = """
+select pubname::text from pg_publication where oid = %s::int8::oid and xmin::text = %s and pubname <> %s
+"""
+_OF_TABLES: Final[LiteralString] = """
+select p.pubname::text from pg_publication p
+ where p.pubinsert and p.pubname <> %(publication)s
+   and (select bool_and(p.puballtables or exists (
+               select from pg_publication_rel r join pg_class c on c.oid = r.prrelid
+                 join pg_namespace n on n.oid = c.relnamespace
+                where r.prpubid = p.oid and n.nspname = wanted.schema and c.relname = wanted.name))
+          from unnest(%(schemas)s::text[], %(names)s::text[]) as wanted (schema, name))
+ order by p.puballtables, 1 limit 5
+"""
+
+
+async def other_name(conn: Connection, known: Row, name: str) -> str | None:
+    """What the known publication is called, where it stands unaltered and `name` isn't it; else None."""
+    rows = await execute(conn, _UNDER_ANOTHER_NAME, (known.oid, known.xmin, name))
+    return str(rows[0][0]) if rows else None
+
+
+async def others_of(conn: Connection, publication: str, tables: Sequence[TableName]) -> list[str]:
+    """Other publications that have the inserts of all these tables, the first few."""
+    rows = await execute(conn, _OF_TABLES, parameters(publication, tables))
+    return [str(name) for (name,) in rows]
 
 
 async def look(
@@ -326,6 +355,7 @@ def read_look(
         identity=Identity(Row(int(oid), str(xmin)), tuple(found)) if complete else None,
         insert_lsn=LSN.parse(lsn) if lsn is not None else None,
         traceless=any(row[7] != "p" or row[11] for row in rows),
+        tables=tuple(found),
     )
 
 

@@ -45,6 +45,14 @@ def recover(slot: str | None = None) -> str:
     return f"recover: cdc-outbox drop{named} && cdc-outbox init --no-backfill{named}"
 
 
+def begin_with_the_table(slot: str) -> str:
+    """How delivery begins anew where nothing came from the slot yet, so that the table has what it would skip."""
+    return (
+        f"begin anew, with the rows that wait in the table: cdc-outbox drop --slot {slot}; then, with the old relay"
+        f" stopped: cdc-outbox init --slot {slot}; cdc-outbox backfill --slot {slot}"
+    )
+
+
 def accept_gap(slot: str | None = None) -> str:
     """How delivery goes on past rows that the server skipped; all that it didn't skip is still behind the slot."""
     named = f" --slot {slot}" if slot else ""

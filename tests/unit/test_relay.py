@@ -79,6 +79,7 @@ class Stage:
             position=LSN(0),
             ours=nothing,
             was_set_back=lambda _delivered: False,
+            remedied=lambda unseen: unseen,
         )
 
     def _publisher(self) -> SimpleNamespace:

@@ -1,0 +1,101 @@
+"""Whether the settings name what the slot has to do with: the publication and the tables of its witness row.
+
+A table or publication that was never the slot's is wrong in the settings and says nothing of what the slot was fed;
+what happens to those that are is for the guard's memory. Both look alike where a name finds nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from cdc_outbox.errors import PublicationReplaced, PublicationWrong
+from cdc_outbox.event import quote
+from cdc_outbox.postgres import publication
+from cdc_outbox.postgres.remedy import accept_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.settings import PostgresSettings
+
+
+async def another_publication(
+    conn: Connection, settings: PostgresSettings, state: PublicationState, known: Identity
+) -> PublicationWrong | PublicationReplaced | None:
+    """Why the settings' publication isn't the slot's; None where it is, or may be.
+
+    PublicationReplaced where it would do from now on. One that is gone, or was altered meanwhile, may have had this
+    name: that is for the memory.
+    """
+    fed_by = await publication.other_name(conn, known.publication, settings.publication)
+    if fed_by is None:
+        return None
+    slot, named = settings.slot, quote(settings.publication)
+    own = f"cdc-outbox start --slot {slot} --publication {shlex.quote(fed_by)}"
+    if state.problem is not None:
+        return PublicationWrong(
+            f"{state.problem}; the slot {slot} is fed by publication {quote(fed_by)}", next=own
+        )
+    return PublicationReplaced(
+        f"the slot {slot} is fed by publication {quote(fed_by)}, and not by {named}: rows that were written while"
+        f" {named} did not have their table are skipped",
+        next=f"{own}; or, to go on with {named} and without such rows: {accept_gap(slot)}",
+    )
+
+
+async def of_the_slot(
+    conn: Connection,
+    settings: PostgresSettings,
+    tables: Sequence[TableName],
+    state: PublicationState,
+    known: Identity,
+) -> PublicationState:
+    """The part of a look that concerns what the witness row names; the whole look where nothing else is wrong.
+
+    Raises PublicationWrong where only tables that are strange to the slot are wrong.
+    """
+    strange = _strange(tables, state, known)
+    if not strange or state.problem is None:
+        return state
+    ours = [table for table in tables if table not in strange]
+    if ours:
+        part = await publication.look(conn, settings.publication, ours)
+        if part.problem is not None:
+            return part
+    fed = [name for name, _ in known.members]
+    own = " ".join(f"--table {shlex.quote(name)}" for name in fed)
+    also = (
+        f"; or, to feed {', '.join(map(str, strange))} from it too: {state.next}"
+        if state.next.endswith(";")
+        else ""
+    )
+    raise PublicationWrong(
+        f"{state.problem}; the slot {settings.slot} feeds {', '.join(fed)}",
+        next=f"cdc-outbox start --slot {settings.slot} {own}{also}",
+    )
+
+
+def _strange(tables: Sequence[TableName], state: PublicationState, known: Identity) -> list[TableName]:
+    """Those of the tables that the slot never fed, neither under this name nor under another one."""
+    names, oids = {name for name, _ in known.members}, {member.table for _, member in known.members}
+    there = {name: member.table for name, member in state.tables}
+    return [table for table in tables if str(table) not in names and there.get(str(table)) not in oids]
+
+
+async def beside(
+    conn: Connection, slot: str, tables: Sequence[TableName], state: PublicationState
+) -> PublicationWrong | None:
+    """Where there is no such publication, an error with those that have these tables; None where it says nothing."""
+    if state.problem != f"publication {quote(state.name)} does not exist":
+        return None
+    others = await publication.others_of(conn, state.name, tables)
+    if not others:
+        return None
+    return PublicationWrong(
+        f"{state.problem}; with these tables this database has: {', '.join(map(quote, others))}",
+        next=f"cdc-outbox start --slot {slot} --publication {shlex.quote(others[0])}; or {state.next}",
+    )
