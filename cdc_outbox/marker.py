@@ -18,6 +18,7 @@ from cdc_outbox.errors import SetupError
 from cdc_outbox.mark import REFUSED_TRIES
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
+from cdc_outbox.table.doubt import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,5 +233,13 @@ async def opened(
         for each in markings:
             beside = {"triggers": list(each.how.triggers)} if each.how.triggers else {}
             _log.info("marks", table=str(each.how.table), columns=str(each.how), **beside)
+            if each.how.behind is not None:
+                _log.warning(
+                    "marks leave a column as it is that looks like a status: an old relay that goes by it would send "
+                    "all rows again",
+                    table=str(each.how.table),
+                    column=each.how.behind.name,
+                    next=f"name its words under [outbox.status], or with {remedy(each.how.behind)}",
+                )
     marks.begin(markings)
     return Marker(postgres, marks, lambda: admission.control.connection)

@@ -17,6 +17,7 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
 from cdc_outbox.repair.cleanup import aged, old
+from cdc_outbox.table.doubt import remedy
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -201,6 +202,13 @@ async def _marks(conn: Connection, settings: Settings, findings: Findings, plan:
             "marks",
             f"{plan.table}: {how}; the triggers {', '.join(how.triggers)} run for each row that is marked",
             "see that they may run once more for each event, or leave marking out: --mark none",
+        )
+    elif how.behind is not None:
+        findings.warn(
+            "marks",
+            f"{plan.table}: {how}; the column {quote(how.behind.name)} looks like a status and stays as it is: an old "
+            "relay that goes by it would send all rows again",
+            f"name its words under [outbox.status], or with {remedy(how.behind)}",
         )
     else:
         findings.ok("marks", f"{plan.table}: {how}")

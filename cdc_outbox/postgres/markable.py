@@ -18,6 +18,7 @@ from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.named_words import literals
+from cdc_outbox.table import doubt
 from cdc_outbox.table.values import TIMES
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Markable:
     """How rows of a table are found and marked.
 
     `given_up` are words of `status` that say of a row that the old relay won't send it, `taken_up` that it may send it
-    again. `triggers` run for each marked row.
+    again. `triggers` run for each marked row. `behind` is a column that looks like a status and stays as it is.
     """
 
     table: TableName
@@ -122,6 +123,7 @@ class Markable:
     given_up: frozenset[str]
     taken_up: frozenset[str]
     triggers: tuple[str, ...]
+    behind: Field | None = None
 
     def __str__(self) -> str:
         written = (
@@ -179,6 +181,7 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         taken_up=(failed.retried if failed is not None else frozenset())
         | (taken.words if taken is not None else frozenset()),
         triggers=tuple(str(name) for name in triggers),
+        behind=doubt.unmarked(plan),
     )
     read = dict.fromkeys((*found.read, *deciding, *SYSTEM_COLUMNS))
     _require_rights(table, str(role), bool(usage), read, marked, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 from tests.integration.backfilled import Backfilled, place
+from tests.servers.relay import run_command
 
 __all__ = ["place"]
 
@@ -96,3 +97,22 @@ def test_a_condition_that_leaves_rows_out(place: Backfilled) -> None:
     said = place.backfill(*flags, "--where", "seq = 3")
     assert "published 1, left out 2 of public.outbox by --where, though unsent by state" in said
     assert numbers(place) == [3]
+
+
+def test_marking_a_time_alone_is_warned_of(place: Backfilled) -> None:
+    flags = own(place)
+    place.execute("alter table outbox add published_at timestamptz")
+    place.ok("--no-backfill", *flags)
+    marking = (*flags, "--mark", "update")
+    done = run_command(
+        *("start", "--slot", place.slot, "--bootstrap-servers", place.kafka.bootstrap, "--no-http"),
+        *("--until-caught-up", *marking),
+        env={"CDC_OUTBOX_DSN": place.dsn},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "marks leave a column as it is that looks like a status" in done.stderr
+    done = run_command(
+        *("doctor", "--slot", place.slot, "--bootstrap-servers", place.kafka.bootstrap, *marking),
+        env={"CDC_OUTBOX_DSN": place.dsn},
+    )
+    assert "--status column=state" in done.stdout
