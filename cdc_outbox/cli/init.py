@@ -163,7 +163,12 @@ def _document(name: str, steps: list[Step], slot: Slot | None) -> dict[str, obje
     return {
         "schema_version": 1,
         "steps": [
-            {"name": step.name, "object": step.object, "status": step.status, "sql": step.sql}
+            {
+                "name": step.name,
+                "object": step.object,
+                "status": step.status,
+                "sql": None if step.status == "existed" else step.sql,
+            }
             for step in steps
         ],
         "slot": {

@@ -35,6 +35,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
+from psycopg import sql
+
 from cdc_outbox.errors import (
     CdcOutboxError,
     MappingError,
@@ -93,12 +95,16 @@ _SESSION_ROLE: Final[LiteralString] = "select session_user::text"
 _GRANTED: Final[LiteralString] = """
 select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness', p))
        and pg_catalog.has_schema_privilege(r.oid, 'public', 'usage')
-       and pg_catalog.has_database_privilege(r.oid, current_database(), 'connect'),
-       bool_and(r.rolcanlogin and {may_replicate})
+       and pg_catalog.has_database_privilege(r.oid, current_database(), 'connect')
   from pg_catalog.pg_roles r, unnest(array['select', 'insert', 'update', 'delete']) p
  where r.rolname = %s
  group by r.oid
+"""
+_ROLE: Final[LiteralString] = "select from pg_catalog.pg_roles where rolname = %s"
+_ABLE: Final[LiteralString] = """
+select r.rolcanlogin and {may_replicate} from pg_catalog.pg_roles r where r.rolname = %s
 """.replace("{may_replicate}", MAY_REPLICATE)
+_SUPERUSER: Final = "a superuser to make a role that may replicate"
 
 
 class _Uncounted(MissingRight):
@@ -158,6 +164,8 @@ class _Init:
         self.waiting = waiting
         self.name = settings.postgres.slot
         self.steps: list[Step] = []
+        self.needs: list[str] = []
+        """What it takes to give the rights that couldn't be given."""
         self.refused: MissingRight | None = None
         self.unfit: list[MappingError] = []
 
@@ -270,7 +278,7 @@ class _Init:
         await self.make("table", str(table), statements)
 
     async def witness(self) -> None:
-        statements = steps.witness()
+        statements = steps.witness(self.settings)
         if await execute(self.owner, _WITNESS):
             self.done("witness", witness.TABLE, "existed", statements)
         else:
@@ -302,33 +310,77 @@ class _Init:
 
     async def grants(self, role: str) -> None:
         """Make the role that was asked for, with its rights."""
-        statements = steps.role(self.settings, role)
-        found = []
-        if await execute(self.owner, _WITNESS):
-            found = await execute(self.owner, _GRANTED, (role,))
-        if found and all(found[0]) and await self.granted_beside(role):
-            self.done("grants", role, "existed", statements)
-        else:
-            await self.make("grants", role, statements)
+        found = await execute(self.owner, _ABLE, (role,))
+        await self.give(role, able=bool(found and found[0][0]))
 
     async def own_grants(self, relay: Connection) -> None:
         """Where the relay's role isn't the owner, it needs rights on the witness though no role was named."""
         ((role,),) = await execute(relay, _SESSION_ROLE)
-        granted = await execute(relay, _GRANTED, (role,))
-        if not granted or not granted[0][0] or not await self.granted_beside(str(role)):
-            await self.make("grants", str(role), steps.grants(self.settings, str(role)))
+        if await self.lacking(str(role)):
+            await self.give(str(role), able=True)
 
-    @property
-    def writes_table(self) -> bool:
-        """Whether the relay is to change the outbox table, which it needs rights for."""
-        return self.settings.outbox.mark == "update" or self.settings.cleanup.older_than is not None
+    async def give(self, role: str, *, able: bool) -> None:
+        """Give the role what it lacks, part by part, so that what the owner may give doesn't wait for the rest.
 
-    async def granted_beside(self, role: str) -> bool:
-        """Whether the role may do to the outbox table what the settings say that the relay does to it."""
-        asked = [
-            await each.granted(self.owner, self.settings, role) for each in (mark_grants, cleanup_grants)
+        `able`: the role is there, and may log in and replicate.
+        """
+        failed: list[tuple[str, sql.Composed]] = []
+        first: MissingRight | None = None
+        made = not able
+        if not able:
+            try:
+                await self.run_part("grants", role, steps.login(role))
+            except MissingRight as error:
+                first = error
+                failed.append((_SUPERUSER, steps.login(role)))
+        there = bool(await execute(self.owner, _ROLE, (role,)))
+        for needs, statements in await self.lacking(role) if there else self.rights(role):
+            made = True
+            try:
+                if not there and first is not None:
+                    raise first
+                await self.run_part("grants", role, statements)
+            except MissingRight as error:
+                first = first or error
+                failed.append((needs, statements))
+        if first is not None:
+            self.needs = [needs for needs, _ in failed]
+            self.done("grants", role, "failed", steps.together([statements for _, statements in failed]))
+            self.refuse(first)
+            return
+        self.done("grants", role, "created" if made else "existed", steps.role(self.settings, role))
+
+    def rights(self, role: str) -> list[tuple[str, sql.Composed]]:
+        """The parts of a relay's rights: what it takes to give them, and the statements."""
+        tables = ", ".join(map(str, self.settings.outbox.tables))
+        beside = [each.statements(self.settings, role) for each in (mark_grants, cleanup_grants)]
+        return [
+            (f"to own {witness.TABLE}", steps.grants(role)),
+            *((f"to own {tables}", statements) for statements in beside if statements.as_string()),
         ]
-        return all(asked)
+
+    async def lacking(self, role: str) -> list[tuple[str, sql.Composed]]:
+        """Those of `rights` that a role, which there is, hasn't got."""
+        keeps = bool(await execute(self.owner, _WITNESS)) and all(
+            (await execute(self.owner, _GRANTED, (role,)))[0]
+        )
+        has = [keeps] + [
+            await each.granted(self.owner, self.settings, role)
+            for each in (mark_grants, cleanup_grants)
+            if each.statements(self.settings, role).as_string()
+        ]
+        return [part for part, there in zip(self.rights(role), has, strict=True) if not there]
+
+    async def run_part(self, name: StepName, object_: str, statements: Statements) -> None:
+        """Run statements. Raises MissingRight; others at the same work are no failure, any other one is the step's."""
+        try:
+            await execute(self.owner, statements, stage="create", within=WAIT)
+        except MissingRight:
+            raise
+        except CdcOutboxError as error:
+            if getattr(error.__cause__, "sqlstate", None) not in _MADE_MEANWHILE:
+                self.done(name, object_, "failed", statements)
+                raise
 
     async def slot(self, relay: Connection, server: Server) -> Slot:
         statements = steps.slot(self.settings, self.options)
@@ -455,10 +507,13 @@ class _Init:
         failed = [step.name for step in self.steps if step.status == "failed"]
         first = self.refused.__cause__ if self.refused is not None else error
         grantee = next((step.object for step in self.steps if step.name == "grants"), None)
-        self.refused = self.missing_right(failed, grantee=grantee)
+        done = [step.name for step in self.steps if step.status != "failed"]
+        self.refused = self.missing_right(failed, grantee=grantee, done=done)
         self.refused.__cause__ = first
 
-    def missing_right(self, steps: Sequence[StepName], *, grantee: str | None = None) -> MissingRight:
+    def missing_right(
+        self, steps: Sequence[StepName], *, grantee: str | None = None, done: Sequence[StepName] = ()
+    ) -> MissingRight:
         """The error for steps that the owner's role may not do, with the command that prints them for who may."""
         settings = self.settings
         words = ["cdc-outbox", "init", "--print-sql", "--slot", self.name]
@@ -476,9 +531,11 @@ class _Init:
                 words += ["--cleanup-older-than", format_duration(age)]
         return MissingRight(
             f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
-            + "; ".join(f"{step} needs {self.right(step)}" for step in steps),
-            next=f'as a superuser: {shlex.join(words)} | psql "$CDC_OUTBOX_ADMIN_DSN"; or name the connection of a '
-            "role that has these rights with --admin-dsn; then run the same command again",
+            + "; ".join(f"{step} needs {self.right(step)}" for step in steps)
+            + (f"; done: {', '.join(dict.fromkeys(done))}" if done else ""),
+            next=f'{shlex.join(words)} | psql "$SUPERUSER_DSN", where SUPERUSER_DSN is the connection of a superuser '
+            "(not the owner's); or name the connection of a role that has these rights with --admin-dsn; then run the "
+            "same command again",
         )
 
     def right(self, step: StepName) -> str:
@@ -492,9 +549,7 @@ class _Init:
             "table": f"create on schema {', '.join(sorted({quote(table.schema) for table in tables}))}",
             "witness": "create on schema public",
             "publication": f"create on database {database}, and to own {', '.join(map(str, tables))}",
-            "grants": f"to own {witness.TABLE}"
-            + (f" and {', '.join(map(str, tables))}" if self.writes_table else "")
-            + ("" if self.options.role is None else ", and a superuser to make a role that may replicate"),
+            "grants": " and ".join(dict.fromkeys(self.needs)),
             "slot": "replication",
         }[step]
 

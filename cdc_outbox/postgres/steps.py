@@ -17,6 +17,8 @@ from cdc_outbox.postgres.slot import WAIT, creation
 from cdc_outbox.settings import BY_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
 
@@ -66,7 +68,7 @@ def script(settings: Settings, options: InitOptions) -> str:
     if "table" in options.only or ("table" in chosen and (options.create_table or not own)):
         parts += [text(table(name)) for name in settings.outbox.tables]
     if "witness" in chosen:
-        parts.append(text(witness()))
+        parts.append(text(witness(settings)))
     if "publication" in chosen:
         parts.append(text(publication(settings)))
     if "grants" in chosen and options.role is not None:
@@ -93,9 +95,11 @@ def default_columns() -> tuple[str, ...]:
     return tuple(_COLUMN.findall(ddl.read("outbox")))
 
 
-def witness() -> sql.SQL:
-    """The witness table."""
-    return sql.SQL(ddl.read("witness"))
+def witness(settings: Settings) -> sql.Composed:
+    """The witness table, in the hands of the tables' owner."""
+    tables = sql.Literal([str(table) for table in settings.outbox.tables])
+    owner = sql.SQL(ddl.read("witness_owner")).format(tables=tables)
+    return sql.SQL("\n").join([sql.SQL(ddl.read("witness")), owner])
 
 
 def publication(settings: Settings) -> sql.Composed:
@@ -109,13 +113,23 @@ def publication(settings: Settings) -> sql.Composed:
 
 def role(settings: Settings, name: str) -> sql.Composed:
     """The role for the relay, with its grants."""
-    return _of_role("role", name) + sql.SQL("\n") + grants(settings, name)
+    beside = [each.statements(settings, name) for each in (mark_grants, cleanup_grants)]
+    return together([login(name), grants(name), *beside])
 
 
-def grants(settings: Settings, role_name: str) -> sql.Composed:
-    """What a role needs to be the relay's."""
-    beside = [each.statements(settings, role_name) for each in (mark_grants, cleanup_grants)]
-    return sql.SQL("\n").join([_of_role("grants", role_name), *(each for each in beside if each.as_string())])
+def login(role_name: str) -> sql.Composed:
+    """The role itself, which may log in and replicate."""
+    return _of_role("role", role_name)
+
+
+def grants(role_name: str) -> sql.Composed:
+    """What a role needs to keep its witness."""
+    return _of_role("grants", role_name)
+
+
+def together(parts: Sequence[sql.Composed]) -> sql.Composed:
+    """All the statements, without the parts that have none."""
+    return sql.SQL("\n").join([each for each in parts if each.as_string()])
 
 
 def _of_role(file: str, name: str) -> sql.Composed:

@@ -13,6 +13,7 @@ from cdc_outbox import ddl
 PLACEHOLDERS = {
     "outbox": {"table"},
     "witness": set[str](),
+    "witness_owner": {"tables"},
     "publication": {"name", "tables"},
     "role": {"role_name"},
     "grants": {"role", "role_name"},
