@@ -100,7 +100,8 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
     ("42704", "stream"): Meaning(
         PublicationUnseen,
         "the stream reached rows that were written while the publication did not exist",
-        _RECOVER,
+        f"{_RECOVER}; that leaves out what the slot has yet to send: to send what waits in the table, instead of that"
+        " init: cdc-outbox backfill --slot {slot}",
     ),
     ("55006", None): Meaning(
         SlotBusy,

@@ -1,0 +1,48 @@
+"""Decoding that meets rows from before the publication ends there; what the remedy says loses none of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+import pytest
+from psycopg.sql import SQL
+
+from tests.integration.conftest import Database
+from tests.servers.kafka import Kafka
+from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.relay import run_command
+
+
+@pytest.mark.parametrize("postgres_version", [17], indirect=True, ids=["pg17"])
+@pytest.mark.usefixtures("postgres_version")
+def test_a_pending_slot_that_is_older_than_its_publication(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """The rows that it can't decode may be those that a backfill has yet to send, or has just sent."""
+    pipeline = make_pipeline(outbox, kafka).prepare()
+    env = {"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap}
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    writer.write(5)
+    assert run_command("init", "--slot", pipeline.slot, env=env).returncode == 78
+    writer.write(5)
+    pipeline.sql(SQL("drop publication outbox_pub"))
+    writer.write(5)
+    pipeline.sql(SQL("create publication outbox_pub for table outbox with (publish = 'insert')"))
+    done = run_command("backfill", "--yes", "--slot", pipeline.slot, env=env)
+    assert done.returncode == 0, done.stderr
+    late = writer.write(5)
+    relay = pipeline.start(state=None, http=False)
+    assert relay.wait() == 78, relay.text()
+    assert "42704" in str(relay.records[-1]["error"])
+    remedy = str(relay.records[-1]["next"])
+    assert "--no-backfill" not in remedy
+    for command in re.findall(r"cdc-outbox [^;,]*", remedy):
+        _, name, *flags = shlex.split(command)
+        done = run_command(name, *([] if name == "init" else ["--yes"]), *flags, env=env)
+        assert done.returncode == (78 if name == "init" else 0), done.stderr
+    consumer.wait_ids(late, PATIENCE)
+    relay = pipeline.start()
+    consumer.wait_ids(writer.write(5), PATIENCE)
+    consumer.wait_ids(writer.committed, PATIENCE)
