@@ -90,6 +90,7 @@ class Settlement:
         self._proven = ProvenSnapshot(known.snapshot if known else None)
         self._written = self._proven.horizon
         self._owed: int | None = None
+        self._marked = marks.marked if marks is not None else 0
         self._settled = admission.position or LSN(0)
         self._round = asyncio.Lock()
         self._current: asyncio.Task[None] | None = None
@@ -168,13 +169,16 @@ class Settlement:
 
     async def _settle(self, *, everything: bool) -> None:
         position, first = self._ledger.confirmable, self._tally.first
+        marked = self._marks.marked if self._marks is not None else 0
         report = await self._look()
         await self._heed(report)
         if faults.confirmation_held():
             return
         snapshot, rows = self._proven.advance(position), self._intake.latest >= self._settled
         # The last rows, of this session or the one before, are proven a moment later, and nothing more may ever come.
-        self._owed = unended(report.snapshot) if self._owed is None else self._owed
+        # A row that was marked has another xmin since, which wants a proof of its own.
+        if self._owed is None or marked > self._marked:
+            self._owed, self._marked = unended(report.snapshot), marked
         proves = self._written < min(self._owed, self._proven.horizon)
         if position > self._settled and (
             everything

@@ -1,4 +1,4 @@
-"""When a round of settlement begins."""
+"""When a round of settlement begins, and when one writes though nothing more comes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from cdc_outbox.acknowledge import Ledger
+from cdc_outbox.lsn import LSN
 from cdc_outbox.settlement import PUT_OFF, QUERIES, Settlement
 
 INTERVAL = 0.05
@@ -44,3 +45,44 @@ def test_what_others_ask_puts_the_next_round_off_by_half_an_interval_at_most() -
     assert second - first >= 0.9 * INTERVAL
     assert third - second >= (1 + PUT_OFF - 0.1) * INTERVAL
     assert fourth - third >= 0.9 * INTERVAL
+
+
+def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
+    """A mark gives a row the number of its own transaction, which no proof from before it covers."""
+    next_transaction, end = 100, 1000
+    advance = mock.AsyncMock()
+    proven: list[str | None] = []
+    advance.side_effect = lambda position, snapshot: proven.append(snapshot)
+    admission: Any = SimpleNamespace(
+        guarded=lambda _: None, witness=None, position=LSN(end), advance=advance, note=mock.AsyncMock()
+    )
+    marks: Any = SimpleNamespace(marked=0, confirmed=mock.Mock(), proven=mock.Mock())
+    ledger: Any = SimpleNamespace(confirmable=LSN(end))
+    stream: Any = mock.Mock()
+    intake: Any = SimpleNamespace(latest=LSN(0))
+    settlement = Settlement(admission, stream, ledger, intake, interval=INTERVAL, marks=marks)
+
+    async def look() -> Any:
+        snapshot = f"{next_transaction}:{next_transaction}:"
+        return SimpleNamespace(snapshot=snapshot, publication=SimpleNamespace(insert_lsn=LSN(end)))
+
+    async def rounds() -> None:
+        nonlocal end
+        for _ in range(4):
+            end += 100
+            ledger.confirmable = LSN(end)
+            await settlement._settle(everything=False)
+
+    with (
+        mock.patch.object(settlement, "_look", look),
+        mock.patch.object(settlement, "_heed", mock.AsyncMock()),
+    ):
+        asyncio.run(rounds())
+        assert proven[-1] == "100:100:"
+        written = len(proven)
+        asyncio.run(rounds())
+        assert len(proven) == written, "there is nothing more to prove"
+        next_transaction += 1
+        marks.marked += 1
+        asyncio.run(rounds())
+    assert proven[written:] == ["101:101:"]
