@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.cli.moment import moment
-from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cdc_outbox.repair.audit import Wish
-    from cdc_outbox.repair.books import IdFrom
     from cdc_outbox.repair.report import Report
     from cdc_outbox.settings import Settings
 
@@ -46,12 +45,7 @@ DEFAULT_LIMIT = 20
     multiple=True,
     help="Read this topic; repeatable.  [those of the rows]",
 )
-@click.option(
-    "--id-from",
-    metavar="SOURCE",
-    multiple=True,
-    help="Where messages without a header id have the event's id: header:NAME or payload:/pointer; repeatable.",
-)
+@id_from_option
 @click.option(
     "--all",
     "every",
@@ -101,7 +95,7 @@ def command(
     Exits 0 only when nothing is wrong, 1 when something is.
     """
     settings = load_settings()
-    sources = tuple(_id_from(each) for each in id_from)
+    sources = ids_from(id_from)
 
     from cdc_outbox.postgres.chosen import Chosen
     from cdc_outbox.postgres.remedy import complete
@@ -128,17 +122,6 @@ def command(
     else:
         click.echo(redact("\n".join(_lines(document, limit))))
     return 0 if report.clean else 1
-
-
-def _id_from(text: str) -> IdFrom:
-    from cdc_outbox.repair.books import id_from
-
-    try:
-        return id_from(text)
-    except ValueError as reason:
-        raise UsageError(
-            f"--id-from is {text!r}: {reason}", next="write it like this: --id-from payload:/event_id"
-        ) from None
 
 
 async def _audit(settings: Settings, wish: Wish) -> Report:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli.id_from import id_from_option, ids_from
 
 if TYPE_CHECKING:
     from cdc_outbox.repair.find import Event
@@ -24,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
         "cdc-outbox find 0197c7c0-5a70-7cc0-8f0e-2b1a33a4f1d2",
         "cdc-outbox find 42 --table shop.events --json",
         "cdc-outbox find 42 --in-topic",
+        "cdc-outbox find 42 --in-topic --id-from header:message-id",
     ),
 )
 @settings_options("postgres", "admin", "outbox", "kafka")
@@ -31,8 +33,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @click.option(
     "--in-topic", is_flag=True, help="Look for the message in the topic as well, and say its offset."
 )
+@id_from_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(*, event_id: str, in_topic: bool, as_json: bool) -> None:
+def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json: bool) -> None:
     """Say where an event is: its row, whether it was delivered, its topic and partition.
 
     Whether it was delivered is known from what the relay has proof of. Where that doesn't reach it yet, a relay at work
@@ -40,6 +43,7 @@ def command(*, event_id: str, in_topic: bool, as_json: bool) -> None:
     the table, so it takes a role that may (--admin-dsn). Exits 1 where no event with this id is found.
     """
     settings = load_settings()
+    sources = ids_from(id_from)
 
     import logging
 
@@ -49,7 +53,7 @@ def command(*, event_id: str, in_topic: bool, as_json: bool) -> None:
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in a line of ours
     logger = log.get(__name__)
-    found = run(find(settings, event_id, in_topic=in_topic, told=logger.warning))
+    found = run(find(settings, event_id, in_topic=in_topic, ids_from=sources, told=logger.warning))
     events = [replace(event, next=complete(event.next, settings)) for event in found]
     if as_json:
         document = {"schema_version": 1, "id": event_id, "events": [_document(event) for event in events]}

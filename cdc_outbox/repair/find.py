@@ -25,6 +25,7 @@ from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.repair.books import Reader
 from cdc_outbox.repair.cleanup import planned
 from cdc_outbox.table.mapping import Mapping
 from cdc_outbox.table.unfit import Unfit
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.stored import Stored
+    from cdc_outbox.repair.books import IdFrom
     from cdc_outbox.settings import KafkaSettings, Settings
     from cdc_outbox.table.mapping import Plan
 
@@ -54,6 +56,9 @@ SEARCH: Final = 20.0
 
 EARLY: Final = 60_000
 """Milliseconds before the time that the row gives, from which on the topic is searched."""
+
+
+ELSEWHERE: Final = "the table marks it as sent by another relay"
 
 
 class Delivery(enum.Enum):
@@ -92,6 +97,8 @@ class Event:
     delivery: Delivery
     said: str
     next: str = ""
+    sent_elsewhere: bool = False
+    """The table says of it that it was sent, and that wasn't this relay."""
     in_slot: InSlot | None = None
     message: Encoded | None = None
     left_out: str | None = None
@@ -120,12 +127,13 @@ async def find(
     event_id: str,
     *,
     in_topic: bool = False,
+    ids_from: Sequence[IdFrom] = (),
     told: Callable[[str], None] = lambda what: None,
 ) -> list[Event]:
     """All that is known of the events with this id, in each of the tables; empty where there is none.
 
-    `in_topic`: look for them at Kafka too. `told` hears what makes it slow, and of what can't be known. Raises
-    UsageError for what can't be an id, SetupError, MissingRight, PostgresUnavailable.
+    `in_topic`: look for them at Kafka too, by the header `id` or by `ids_from`. `told` hears what makes it slow, and of
+    what can't be known. Raises UsageError for what can't be an id, SetupError, MissingRight, PostgresUnavailable.
     """
     placing = asyncio.create_task(_placement(settings.kafka, told))
     try:
@@ -142,8 +150,9 @@ async def find(
         events = [await _placed(event, placement) for event in events]
     finally:
         placing.cancel()
+        await asyncio.gather(placing, return_exceptions=True)
     if in_topic:
-        events = [await _sought(settings.kafka, event) for event in events]
+        events = [_concluded(await _sought(settings.kafka, event, ids_from), event_id) for event in events]
     return events
 
 
@@ -181,7 +190,7 @@ class _Search:
             except UsageError as error:
                 refused.append(error)
                 continue
-            events += [_delivered(plan, proven, row) for row in rows if row.delivered]
+            events += [self._delivered(plan, proven, row) for row in rows if row.delivered]
             unproven += [(plan, proven, row) for row in rows if not row.delivered]
         if len(refused) == len(tables):
             raise refused[0]
@@ -208,7 +217,7 @@ class _Search:
             ]
         start = f"cdc-outbox start --slot {self._slot}"
         events = []
-        for plan, _, row in rows:
+        for plan, proven, row in rows:
             here = waiting.get(plan.table)
             if here is not None:
                 said = f"waits in the slot {self._slot}, and no relay streams from it"
@@ -219,6 +228,8 @@ class _Search:
                     f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
                 )
                 events.append(_event(plan, row.values, row, Delivery.UNKNOWN, said, start))
+            elif self._sent_elsewhere(plan, row):
+                events.append(self._delivered(plan, proven, row))
             else:
                 said = (
                     f"the slot {self._slot} has nothing of it any more: it was delivered and that isn't proven yet, or"
@@ -227,6 +238,17 @@ class _Search:
                 remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
                 events.append(_event(plan, row.values, row, Delivery.PASSED, said, remedy))
         return events
+
+    def _delivered(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
+        if self._sent_elsewhere(plan, row):
+            event = _event(plan, row.values, row, Delivery.DELIVERED, ELSEWHERE)
+            return replace(event, sent_elsewhere=True)
+        slots = ", ".join(proof.slot for proof in proven.proofs)
+        return _event(plan, row.values, row, Delivery.DELIVERED, f"proven by the witness of slot {slots}")
+
+    def _sent_elsewhere(self, plan: Plan, row: Stored) -> bool:
+        """Whether the table calls the row sent, where this relay writes no marks."""
+        return self._settings.outbox.mark != "update" and Reader.of(plan).sent(row.values)
 
     async def _awaited(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
         """A relay is at work: give it a moment. What is confirmed beyond the end of WAL as it is now has the row."""
@@ -238,10 +260,10 @@ class _Search:
             alone = len(proven.proofs) == 1 and proven.horizon is not None
             found = await witness.read(self._relay, self._slot)
             if alone and isinstance(found, Witness) and found.position >= end:
-                return _delivered(plan, proven, row)
+                return self._delivered(plan, proven, row)
             now = await stored.find(self._owner, plan, proven, self._id)
             if any(each.values == row.values and each.delivered for each in now):
-                return _delivered(plan, proven, row)
+                return self._delivered(plan, proven, row)
         problems = await standing(self._relay, proven)
         said = "; ".join(problem for problem, _ in problems)
         remedy = "; ".join(dict.fromkeys(step for _, step in problems))
@@ -285,11 +307,6 @@ class _Search:
                     found[None] = (here, None)
                     break
         return found
-
-
-def _delivered(plan: Plan, proven: Acknowledged, row: Stored) -> Event:
-    slots = ", ".join(proof.slot for proof in proven.proofs)
-    return _event(plan, row.values, row, Delivery.DELIVERED, f"proven by the witness of slot {slots}")
 
 
 def _event(
@@ -336,8 +353,11 @@ async def _placed(event: Event, placement: Placement) -> Event:
     return replace(event, partition=await placement.of(message, lsn, seq))
 
 
-async def _sought(settings: KafkaSettings, event: Event) -> Event:
-    """With its place in the topic, from about the time that its row gives on. What is there may be there twice."""
+async def _sought(settings: KafkaSettings, event: Event, ids_from: Sequence[IdFrom]) -> Event:
+    """With its place in the topic, from about the time that its row gives on. What is there may be there twice.
+
+    Another relay may have chosen the partition in its own way.
+    """
     message = event.message
     if message is None:
         return event
@@ -346,16 +366,36 @@ async def _sought(settings: KafkaSettings, event: Event) -> Event:
     count, until = 0, time.monotonic() + SEARCH
     async with reading(settings) as topics:
         partitions = (await topics.topics()).get(topic, 0)
-        known = range(partitions) if event.partition is None else [event.partition]
+        known = (
+            [event.partition]
+            if event.partition is not None and not event.sent_elsewhere
+            else range(partitions)
+        )
         places = [Place(topic, number) for number in known]
         begins = await topics.at(places, ms - EARLY if event.created_us is not None else 0)
         ends = await topics.ends(places)
         spans = [Span(place, begins[place], ends[place]) for place in places]
         async for place, records in topics.records(spans, stalled=SEARCH):
             for record in records:
-                if ("id", wanted) in record.headers:
+                if ("id", wanted) in record.headers or any(find(record) == wanted for find in ids_from):
                     return replace(event, partition=place.partition, offset=record.offset, searched="found")
             count += len(records)
             if count >= ROWS or time.monotonic() > until:
                 return replace(event, searched=f"not among the {count} records that were looked at")
     return replace(event, searched="not in the topic" if partitions else f"there is no topic {topic}")
+
+
+def _concluded(event: Event, event_id: str) -> Event:
+    """With what the topic adds to how far it has come."""
+    if event.offset is not None:
+        said = f"found at offset {event.offset}"
+        if event.delivery in (Delivery.PASSED, Delivery.UNKNOWN):
+            return replace(event, delivery=Delivery.DELIVERED, said=said, next="")
+        return replace(event, said=f"{event.said}, and {said}") if event.sent_elsewhere else event
+    named = shlex.quote(event_id)
+    if event.sent_elsewhere:
+        step = f"say where its messages have the id: cdc-outbox find --in-topic --id-from header:NAME {named}"
+        return replace(event, next=step)
+    if event.delivery is Delivery.PASSED:
+        return replace(event, next=f"send it again: cdc-outbox replay --id {named}")
+    return event

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
@@ -98,8 +99,36 @@ def test_on_its_way(pipeline: Pipeline) -> None:
     assert event["delivery"] == "passed"
     assert event["next"] == f"cdc-outbox find --slot {pipeline.slot} --in-topic {first}"
     (event,) = find(pipeline, first, "--in-topic")
-    assert event["searched"] == "found"
+    assert (event["searched"], event["delivery"], event["next"]) == ("found", "delivered", None)
+    assert event["evidence"] == f"found at offset {event['offset']}"
     assert find(pipeline, gone, code=1) == []
+
+
+def test_what_another_relay_has_sent(pipeline: Pipeline) -> None:
+    pipeline.server.execute("alter table outbox add sent_at timestamptz", dbname=pipeline.dbname)
+    event_id = insert(pipeline, "a", "update outbox set sent_at = now()")
+    other = insert(pipeline, "b")
+    pipeline.start("--until-caught-up", state=None).wait()
+    pipeline.kafka.delete_topic(pipeline.topic)
+    pipeline.kafka.create_topic(pipeline.topic, 3)
+    producer = Producer({"bootstrap.servers": pipeline.kafka.bootstrap})
+    producer.produce(pipeline.topic, key="a", value="{}", partition=2, headers=[("message-id", event_id)])
+    assert producer.flush(30) == 0
+    (event,) = find(pipeline, event_id, "--in-topic")
+    assert (event["delivery"], event["evidence"]) == (
+        "delivered",
+        "the table marks it as sent by another relay",
+    )
+    assert event["next"] == (
+        f"say where its messages have the id: cdc-outbox find --slot {pipeline.slot} --in-topic"
+        f" --id-from header:NAME {event_id}"
+    )
+    (event,) = find(pipeline, event_id, "--in-topic", "--id-from", "header:message-id")
+    assert (event["partition"], event["offset"], event["next"]) == (2, 0, None)
+    assert event["evidence"] == "the table marks it as sent by another relay, and found at offset 0"
+    (event,) = find(pipeline, other)
+    assert event["evidence"] == f"proven by the witness of slot {pipeline.slot}"
+    assert "neither header:NAME nor" in run(pipeline, other, "--id-from", "id").stderr
 
 
 def test_not_confirmed_by_the_relay_at_work(pipeline: Pipeline) -> None:
