@@ -63,11 +63,14 @@ _ROLLBACK: Final[LiteralString] = "rollback"
 _SNAPSHOT: Final[LiteralString] = "select pg_catalog.pg_current_snapshot()::text"
 _ENCODING: Final[LiteralString] = "set client_encoding = 'SQL_ASCII'"
 
+# Which locks are waited for everybody may see; what a session does, only who is a member of its role.
 _WAITING: Final[LiteralString] = """
-select a.pid, coalesce(nullif(a.application_name, ''), 'no name'), coalesce(left(a.query, 200), '')
-  from pg_catalog.pg_stat_activity a
- where a.wait_event_type = 'Lock' and pg_catalog.pg_blocking_pids(a.pid) @> array[%s::int]
- order by a.pid limit 1
+select w.pid, coalesce(nullif(a.application_name, ''), 'no name'),
+       case when a.query not like '<insufficient%%' then left(a.query, 200) else '' end
+  from (select distinct l.pid from pg_catalog.pg_locks l where not l.granted) w
+  left join pg_catalog.pg_stat_activity a on a.pid = w.pid
+ where pg_catalog.pg_blocking_pids(w.pid) @> array[%s::int]
+ order by w.pid limit 1
 """
 
 _OF_A_CONDITION: Final = frozenset({"22", "25", "P0"})
@@ -266,7 +269,7 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
     if result.status == ExecStatus.COMMAND_OK:
         return own
     failure = sqlstate.from_result(result, stage="control", encoding=encoding)
-    words = _words(str(failure))
+    words = _of_the_condition(_words(str(failure)), text, table)
     remedy = f"mend {flag}: a condition on the columns of {table}, as after WHERE: {flag} \"created_at > now() - '1d'\""
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
     if state == "42601":
@@ -274,6 +277,14 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
     if state != "42501" and state[:2] in ("42", "22", "0A"):
         raise SetupError(f"{flag} can't be used on {table}: {words}", next=remedy)
     raise failure
+
+
+def _of_the_condition(words: str, text: str, table: TableName) -> str:
+    """The server's words without the SQL of ours that it quotes from behind a person's condition."""
+    words = words.replace(f' then true end from "{table.schema}"."{table.name}"', "")
+    if 'at or near "then"' in words and "then" not in text.lower():
+        return words.replace('at or near "then"', "at its end")
+    return words
 
 
 async def waits_for(conn: Connection, pid: int) -> str | None:
