@@ -19,9 +19,11 @@ that snapshot, was delivered, or needed no delivery. Why that holds:
   server or timeline proves nothing until its relay has written it again.
 
 Every slot that feeds the table has to have proven it, shards and relays to several clusters alike: of each witness row
-the identity of its publication says which tables it has, by their OIDs. A row that was there before the slot fed
-the table, or was left out by a setting, or lies in a gap that a person accepted, counts as acknowledged like those that
-were sent: nothing will deliver it any more.
+the identity of its publication says which tables it has, by their OIDs. A pending slot about which nothing is decided
+has no such row, and `backfill` is yet to publish what was in the table before it: while there is one in the database,
+of whatever table, nothing is proven. A row that was there before the slot fed the table, or was left out by a setting,
+or lies in a gap that a person accepted, counts as acknowledged like those that were sent: nothing will deliver it any
+more.
 
 https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAROUND
@@ -38,6 +40,7 @@ from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, witness
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
@@ -65,6 +68,11 @@ select a.relid::oid::int8 from named, pg_catalog.pg_partition_ancestors(named.re
 _NOW: Final[LiteralString] = (
     "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 )
+
+_PENDING: Final[LiteralString] = """
+select slot_name::text from pg_catalog.pg_replication_slots
+ where database = current_database() and plugin = %s and pg_catalog.right(slot_name::text, %s) = %s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +151,20 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
         own = Proof(slot, None, rows.value, f"cdc-outbox init --slot {slot}")
         return Acknowledged(table, (own,))
     proofs = [_proof(row, here, int(now)) for row in rows if row.slot == slot or _feeds(row, relations)]
+    undecided = await _undecided(owner, {row.slot for row in rows})
+    proofs += [
+        Proof(
+            name,
+            None,
+            f"rows from before the slot {pending_name(name)} have yet to be published",
+            f"cdc-outbox backfill --slot {name}",
+        )
+        for name in undecided
+    ]
     own_row = next((row for row in rows if row.slot == slot), None)
     if own_row is None:
-        proofs.append(Proof(slot, None, Absent.ROW.value, f"cdc-outbox start --slot {slot}"))
+        if slot not in undecided:
+            proofs.append(Proof(slot, None, Absent.ROW.value, f"cdc-outbox start --slot {slot}"))
     elif not _feeds(own_row, relations):
         proofs = [each for each in proofs if each.slot != slot]
         proofs.append(
@@ -158,6 +177,17 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
             )
         )
     return Acknowledged(table, tuple(sorted(proofs, key=lambda proof: proof.slot)))
+
+
+async def _undecided(conn: Connection, known: set[str]) -> list[str]:
+    """The slots of this database that have but their pending one, and no witness row: nothing is decided of them."""
+    suffix = PENDING_SUFFIX
+    found = [str(name) for (name,) in await execute(conn, _PENDING, (PLUGIN, len(suffix), suffix))]
+    return [
+        name
+        for name in (each.removesuffix(suffix) for each in found if each not in known)
+        if name not in known
+    ]
 
 
 def _feeds(row: Witness, relations: set[int]) -> bool:

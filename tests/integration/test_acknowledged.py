@@ -170,6 +170,29 @@ def test_every_slot_of_the_table_has_to_have_proven_it(database: Database) -> No
     assert place.delivered("shard_1") == {"first"}, "it may be of this table, and has seen all"
 
 
+def test_a_pending_slot_that_nothing_is_decided_about_proves_nothing(
+    postgres_version: Postgres, database: Database, slot: str
+) -> None:
+    """Rows from before it are in the table alone, until `backfill` has published them."""
+    place = Place(database)
+    place.insert("a")
+    place.prove(slot)
+    assert place.delivered(slot) == {"a"}
+    place.sql(f"select pg_create_logical_replication_slot('{slot}_new_pending', 'pgoutput')")
+    try:
+        assert place.lacking(slot) == [
+            f"rows from before the slot {slot}_new_pending have yet to be published"
+        ]
+        assert place.look(slot).proofs[-1].next == f"cdc-outbox backfill --slot {slot}_new"
+        assert len(place.look(f"{slot}_new").proofs) == 2, "once each"
+        place.prove(f"{slot}_new", snapshot=None)
+        assert place.lacking(slot) == [f"the slot {slot}_new has no proof yet of what was delivered"]
+        place.prove(f"{slot}_new")
+        assert place.delivered(slot) == {"a"}
+    finally:
+        place.sql(f"select pg_drop_replication_slot('{slot}_new_pending')")
+
+
 def test_a_witness_that_speaks_of_something_else_proves_nothing(database: Database) -> None:
     place = Place(database)
     assert place.lacking() == ["the witness table has no row for the slot"]
