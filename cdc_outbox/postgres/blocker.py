@@ -1,6 +1,7 @@
-"""Who holds another session up: the open transactions that it waits for, named as far as our role may see.
+"""Who holds us up: the open transactions that are waited for, named as far as our role may see.
 
 https://www.postgresql.org/docs/current/functions-info.html (pg_blocking_pids)
+https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-ACTIVITY-VIEW
 """
 
 from __future__ import annotations
@@ -24,13 +25,29 @@ select null, x.owner::text, null, x.database::text,
   join pg_catalog.pg_locks l on l.pid = %(pid)s and not l.granted and l.transactionid = x.transaction
 """
 
+# Not from a snapshot: its list ends before the last transaction that has ended. Whoever is idle hasn't begun to commit.
+# A prepared transaction that is being committed looks like any other.
+_UNENDED: Final[LiteralString] = """
+select a.backend_xid::text::int8, a.pid, a.usename::text, a.application_name, a.datname::text,
+       extract(epoch from clock_timestamp() - a.xact_start)::float8,
+       case when a.query not like '<insufficient%' then a.query end, null,
+       coalesce(a.wait_event = 'SyncRep', false)
+  from pg_catalog.pg_stat_activity a
+ where a.backend_xid is not null and coalesce(a.datname, current_database()) = current_database()
+   and coalesce(a.state, '') not in ('idle in transaction', 'idle in transaction (aborted)')
+union all
+select x.transaction::text::int8, null, x.owner::text, null, x.database::text,
+       extract(epoch from clock_timestamp() - x.prepared)::float8, null, x.gid, false
+  from pg_catalog.pg_prepared_xacts x where x.database = current_database()
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """An open transaction that another session waits for.
+    """An open transaction that is waited for.
 
     `pid` is None for a prepared transaction, which has a `gid` instead. `age` (seconds) and `query` are None
-    where the role may not see them.
+    where the role may not see them. `standby`: it is committed, and waits for a synchronous standby.
     """
 
     pid: int | None
@@ -40,6 +57,7 @@ class Blocker:
     age: float | None
     query: str | None
     gid: str | None
+    standby: bool = False
 
     def __str__(self) -> str:
         parts = [f"user {self.user or 'unknown'}", f"database {self.database or 'unknown'}"]
@@ -47,6 +65,8 @@ class Blocker:
             parts.append(f"application {self.application}")
         if self.age is not None:
             parts.append(f"open for {_age(self.age)}")
+        if self.standby:
+            parts.append("committed, waits for a synchronous standby")
         if self.query:
             parts.append(f"query: {_short(self.query)}")
         who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction '{self.gid}'"
@@ -56,6 +76,15 @@ class Blocker:
 async def blockers(conn: Connection, pid: int) -> tuple[Blocker, ...]:
     """The transactions that the session `pid` waits for now, as far as the role of `conn` may see."""
     return tuple(Blocker(*row) for row in await execute(conn, _BLOCKERS, {"pid": pid}))
+
+
+async def unended(conn: Connection) -> dict[int, Blocker]:
+    """The transactions of this database that have a number and may have begun to commit, by number.
+
+    The commit of such a one may be in the write-ahead log already, though no snapshot sees it yet. Left out is who is
+    seen to be idle in his transaction: his commit is yet to come.
+    """
+    return {int(xid): Blocker(*named) for xid, *named in await execute(conn, _UNENDED)}
 
 
 def _short(query: str) -> str:

@@ -4,21 +4,35 @@ Without a witness row nothing was decided yet: rows from before the slot may wai
 pending slot's start says that they were counted and there were none, that they were given up, or that they were
 published (`backfill`). It is written last before the slot gets its name, so that whoever finds both goes on there.
 `init` and `backfill` share this; the caller holds the slot's advisory lock.
+
+The table speaks for what the slot passes over only once it can be seen. A commit is in the write-ahead log, and so
+before the slot, some time before other sessions see it: a moment, or where it waits for a synchronous standby as long
+as that is away. The creation of a slot waits for the transactions that were open when it began, and not for one that
+begins and commits while it waits. So whoever takes a slot for a boundary calls `everything_visible` before he counts,
+takes a snapshot or decides, also for a slot that an earlier run has made.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, LiteralString
 
-from cdc_outbox.errors import GapFound, MissingRight
+from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
 from cdc_outbox.postgres import slot, witness
+from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
+
+LOOK: Final = 0.1
+"""Seconds between looks at transactions that have yet to end."""
 
 _WITNESS: Final[LiteralString] = (
     "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
@@ -68,6 +82,47 @@ def is_whole(pending: Slot, row: Witness | None, identity: Identity | None) -> b
     if row.publication is None:
         return False
     return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
+
+
+async def everything_visible(
+    owner: Connection,
+    pending: Slot,
+    name: str,
+    *,
+    within: float,
+    waiting: Callable[[Sequence[Blocker]], None] | None = None,
+) -> None:
+    """Wait until each later snapshot sees everything that was committed before the pending slot of `name`.
+
+    That is when the transactions have ended that may have begun to commit by now; others commit behind the slot.
+    `waiting` is told of them when they change. Raises SlotBlocked, naming them, after `within` seconds; the slot stays.
+    """
+    now = asyncio.get_running_loop().time
+    deadline = now() + within
+    left = await unended(owner)
+    told: set[int] = set()
+    while left:
+        if now() >= deadline:
+            raise _invisible(pending, name, within, list(left.values()))
+        await asyncio.sleep(LOOK)
+        still = await unended(owner)
+        left = {xid: still[xid] for xid in left.keys() & still.keys()}
+        if left and left.keys() != told and waiting is not None:
+            waiting(list(left.values()))
+        told = set(left)
+
+
+def _invisible(pending: Slot, name: str, within: float, left: Sequence[Blocker]) -> SlotBlocked:
+    pids = [each.pid for each in left if each.pid is not None]
+    step = f"let them end, or end them (select pg_terminate_backend({pids[0]});)" if pids else "let them end"
+    if any(each.standby for each in left):
+        step = "bring the synchronous standby back, or take it out of synchronous_standby_names"
+    return SlotBlocked(
+        f'rows that were committed before the slot "{pending.name}" may not be visible yet after {within:g} s, for '
+        f"these transactions have yet to end: {'; '.join(map(str, left))}",
+        next=f"{step}; then run the same command again. The slot keeps WAL until then; to give it up: "
+        f"cdc-outbox drop --slot {name}",
+    )
 
 
 async def discard(

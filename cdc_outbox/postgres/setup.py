@@ -4,7 +4,8 @@ What this guarantees:
 
 - The publication is there before the slot, for decoding sees the catalogue as it was at each position.
 - No row falls between "was in the table before" and "comes from the slot": the slot is made first, as
-  `<slot>_pending`, and the rows are counted after it, in a new snapshot, under the slot's advisory lock.
+  `<slot>_pending`, and the rows are counted after it, in a new snapshot, under the slot's advisory lock, once all that
+  was committed before it can be seen (`pending.everything_visible`).
 - The configured name appears last. The order is: pending slot, count, witness row, copy to its name,
   failover, end of the pending slot. A crash leaves one of these, and the next `init` goes on from there:
 
@@ -50,7 +51,7 @@ from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.named_words import require_words
-from cdc_outbox.postgres.pending import decide, decided, discard, is_whole, witness_row
+from cdc_outbox.postgres.pending import decide, decided, discard, everything_visible, is_whole, witness_row
 from cdc_outbox.postgres.server import (
     MAY_REPLICATE,
     Server,
@@ -428,8 +429,9 @@ class _Init:
     async def counted_slot(self, relay: Connection, pending: Slot | None) -> Slot:
         """The pending slot, made if there is none, with no row before it that may be unsent, or with leave to go on.
 
-        Rows that may be unsent are an error, and the slot stays, for `backfill` to go on from. On any other failure one
-        that was made here is dropped: an abandoned slot fills the disk.
+        Rows that may be unsent are an error, and the slot stays, for `backfill` to go on from; so does one before which
+        not everything is visible in time. On any other failure one that was made here is dropped: an abandoned slot
+        fills the disk.
         """
         made = pending or await slot.create(
             relay,
@@ -439,6 +441,7 @@ class _Init:
             within=self.options.wait,
             waiting=self.waiting,
         )
+        await everything_visible(self.owner, made, self.name, within=self.options.wait, waiting=self.waiting)
         if not self.options.backfill:
             return made
         try:

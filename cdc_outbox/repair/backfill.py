@@ -1,15 +1,16 @@
 """Rows that were in the table before the slot: published from the table, and only then the slot gets its name.
 
-No row is lost between the two. The pending slot is made first, the table is read afterwards, under one snapshot: what
-was committed before the slot's position is seen by the snapshot, what was committed after it comes from the slot, and
-what lies between comes twice. Nothing is overtaken either, for the stream begins when all of it was confirmed. And
-none of it depends on what an earlier run has done: after a kill the next one reads the table anew.
+No row is lost between the two. The pending slot is made first, the table is read afterwards, under one snapshot, once
+all that was committed before the slot's position can be seen (`pending.everything_visible`): that is in the snapshot,
+what was committed after the position comes from the slot, and what lies between comes twice. Nothing is overtaken
+either, for the stream begins when all of it was confirmed. And none of it depends on what an earlier run has done:
+after a kill the next one reads the table anew.
 
-The order is: no row in the old relay's hands, a broker that answers, pending slot, snapshot, publish, confirmed by the
-broker, witness row, copy of the slot to its name, failover, end of the pending slot. The last four are those of
-`postgres/pending.py` and `slot.hand_over`, shared with `init`; whoever finds them half done goes on. All of it happens
-under the slot's advisory lock, and its loss is noticed before anything is decided: the lock's own session writes the
-witness row.
+The order is: no row in the old relay's hands, a broker that answers, pending slot, all before it visible, snapshot,
+publish, confirmed by the broker, witness row, copy of the slot to its name, failover, end of the pending slot. The last
+four are those of `postgres/pending.py` and `slot.hand_over`, shared with `init`; whoever finds them half done goes on.
+All of it happens under the slot's advisory lock, and its loss is noticed before anything is decided: the lock's own
+session writes the witness row.
 
 Beside the passage somebody looks after the database, which comes first: the pending slot keeps WAL, so its room is told
 and its loss ends us; and a session that waits to have the table to itself makes the application's inserts wait behind
@@ -197,6 +198,9 @@ class _Backfill:
             return self.report(slot.require(there, self.name), passage)
         made = await self.pending_slot(waits, state)
         faults.backfill_held("slot")
+        await pending.everything_visible(
+            self.owner, made, self.name, within=self.options.wait, waiting=self.listener.blocked
+        )
         await self.publish(passage, made.name, chosen)
         faults.backfill_held("published")
         await self.decide(made, state, chosen)
