@@ -5,11 +5,13 @@
 select set_config('cdc_outbox.role', {role_name}, false), set_config('cdc_outbox.table', {table_name}, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   outbox regclass := current_setting('cdc_outbox.table');
   wanted name := current_setting('cdc_outbox.role');
   relation regclass;
   locked name;
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   for relation, locked in
     with recursive family (member) as (
       select outbox::oid union all
@@ -24,5 +26,6 @@ begin
                                                        where oid = relation), wanted);
     execute format('grant select, delete, update (%I) on table %s to %I', locked, relation, wanted);
   end loop;
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;

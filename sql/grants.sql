@@ -2,14 +2,17 @@
 select set_config('cdc_outbox.role', {role_name}, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   wanted name := current_setting('cdc_outbox.role');
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not has_database_privilege(wanted, current_database(), 'connect') then
     execute format('grant connect on database %I to %I', current_database(), wanted);
   end if;
   if not has_schema_privilege(wanted, 'public', 'usage') then
     execute format('grant usage on schema public to %I', wanted);
   end if;
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;
 grant select, insert, update, delete on table public.cdc_outbox_witness to {role};

@@ -4,12 +4,14 @@ select set_config('cdc_outbox.role', {role_name}, false), set_config('cdc_outbox
        set_config('cdc_outbox.written', {written}, false), set_config('cdc_outbox.read', {read}, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   outbox regclass := current_setting('cdc_outbox.table');
   wanted name := current_setting('cdc_outbox.role');
   written text[] := current_setting('cdc_outbox.written');
   read text[] := current_setting('cdc_outbox.read');
   columns text;
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   execute format('grant usage on schema %s to %I', (select relnamespace::regnamespace from pg_catalog.pg_class
                                                      where oid = outbox), wanted);
   -- names are compared without regard to case and underscores
@@ -24,5 +26,6 @@ begin
           or exists (select from pg_catalog.pg_index i where i.indrelid = outbox and i.indisunique
                         and i.indpred is null and a.attnum = any(i.indkey)));
   execute format('grant select (%s) on table %s to %I', columns, outbox, wanted);
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;

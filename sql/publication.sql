@@ -5,8 +5,10 @@
 select set_config('cdc_outbox.publication', {name}, false), set_config('cdc_outbox.tables', {tables}, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   heir text;
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not exists (select from pg_catalog.pg_publication where pubname = current_setting('cdc_outbox.publication')) then
     execute format('create publication %I for table %s with (publish = ''insert'', publish_via_partition_root = true)',
                    current_setting('cdc_outbox.publication'), current_setting('cdc_outbox.tables'));
@@ -23,5 +25,6 @@ begin
       end;
     end if;
   end if;
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;

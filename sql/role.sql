@@ -4,9 +4,11 @@
 select set_config('cdc_outbox.role', {role_name}, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   wanted name := current_setting('cdc_outbox.role');
   stand_in boolean := exists (select from pg_catalog.pg_roles where rolname = 'rds_replication');
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not exists (select from pg_catalog.pg_roles where rolname = wanted) then
     execute format(case when stand_in then 'create role %I login' else 'create role %I login replication' end, wanted);
   elsif not (select rolcanlogin from pg_catalog.pg_roles where rolname = wanted) then
@@ -17,5 +19,6 @@ begin
   elsif not (select rolreplication or rolsuper from pg_catalog.pg_roles where rolname = wanted) then
     execute format('alter role %I replication', wanted);
   end if;
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;

@@ -5,12 +5,16 @@
 -- Rows that were in the table before are not published.
 set statement_timeout = {timeout};
 do $$
+declare
+  others text := pg_catalog.current_setting('search_path');
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if {failover} and current_setting('server_version_num')::int >= 170000 and not pg_is_in_recovery() then
     perform pg_create_logical_replication_slot({slot}, 'pgoutput', false, false, true);
   else
     perform pg_create_logical_replication_slot({slot}, 'pgoutput');
   end if;
+  perform pg_catalog.set_config('search_path', others, true);
 end
 $$;
 reset statement_timeout;

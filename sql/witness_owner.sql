@@ -3,8 +3,10 @@
 select set_config('cdc_outbox.tables', {tables}::text[]::text, false);
 do $$
 declare
+  others text := pg_catalog.current_setting('search_path');
   heir text;
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   select min(pg_catalog.pg_get_userbyid(c.relowner)::text) into heir
     from unnest(current_setting('cdc_outbox.tables')::text[]) as wanted (name)
     join pg_catalog.pg_class c on c.oid = pg_catalog.to_regclass(wanted.name)
@@ -14,6 +16,7 @@ begin
                                          and relowner = current_user::regrole) then
     execute format('alter table public.cdc_outbox_witness owner to %I', heir);
   end if;
+  perform pg_catalog.set_config('search_path', others, true);
 exception when insufficient_privilege then
   raise notice 'public.cdc_outbox_witness stays with %: %', current_user, sqlerrm;
 end

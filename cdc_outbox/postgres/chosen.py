@@ -15,7 +15,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import reading_right, table_rows
-from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.connection import Connection, execute, reach_operators
 from cdc_outbox.postgres.unsent import COUNT_LIMIT
 from cdc_outbox.table.values import INTEGERS, Field
 
@@ -140,6 +140,7 @@ async def _equal(conn: Connection, plan: Plan, field: Field, value: str, flag: s
     query = sql.SQL("select 1 from {} where {} limit 0").format(
         sql.Identifier(plan.table.schema, plan.table.name), condition
     )
+    await reach_operators(conn, field.type_oid)
     try:
         if "\0" in value:
             raise UsageError(f"{flag} holds a zero byte", next="name a value that the table has")

@@ -49,7 +49,11 @@ _DEFAULTS: Final[dict[str, str]] = {
     "tcp_user_timeout": "15000",
 }
 
+# Without a schema only pg_catalog's names are found: a function or an operator that fits better and that somebody who
+# may create in `public` has put there would run with our rights.
+# https://www.postgresql.org/docs/current/sql-createfunction.html#SQL-CREATEFUNCTION-SECURITY
 _OUTPUT: Final[LiteralString] = """
+set search_path = pg_catalog, pg_temp;
 set bytea_output = 'hex'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set timezone = 'UTC';
 set extra_float_digits = 1; set statement_timeout = 0; set idle_session_timeout = 0;
 """
@@ -57,8 +61,19 @@ set extra_float_digits = 1; set statement_timeout = 0; set idle_session_timeout 
 _CONTROL: Final[LiteralString] = """
 set statement_timeout = '10s'; set lock_timeout = '5s'; set synchronous_commit = 'local';
 set default_transaction_read_only = off; set default_transaction_isolation = 'read committed';
-set search_path = public;
 """
+
+PUBLIC: Final[LiteralString] = "set search_path = public"
+"""For a session that reads rows, where a person's condition may name what is in `public`."""
+
+TRIGGERS_SEE_PUBLIC: Final[LiteralString] = (
+    "(select pg_catalog.set_config('search_path', 'public', true)) is not null"
+)
+"""A condition, always true, in what picks the rows that a statement writes: by then the statement's own names are
+bound, and what the application's triggers name without a schema is found, until the statement ends."""
+
+_FIRST_OWN_TYPE: Final = 16384
+"""The lowest OID of a type that isn't PostgreSQL's own."""
 
 # A dead network must not leave a walsender that holds the slot for ever or for an hour. Smaller values stay.
 _WAL_SENDER: Final[LiteralString] = """
@@ -159,6 +174,12 @@ async def _fetch(
 ) -> list[TupleRow]:
     cursor = await conn.execute(sql.SQL(query) if isinstance(query, str) else query, parameters)
     return await cursor.fetchall() if cursor.description is not None else []
+
+
+async def reach_operators(conn: Connection, *types: int) -> None:
+    """Let the session find what is in `public`, where a type isn't PostgreSQL's own: nor are its operators then."""
+    if any(oid >= _FIRST_OWN_TYPE for oid in types):
+        await execute(conn, PUBLIC)
 
 
 def sever(conn: Connection) -> None:

@@ -26,7 +26,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.connection import TRIGGERS_SEE_PUBLIC, Connection, execute
 from cdc_outbox.postgres.unsent import selected, unsent
 from cdc_outbox.table.values import INTEGERS
 
@@ -84,9 +84,10 @@ _DELETE: Final[LiteralString] = """
 with gone as (
     delete from only {relation} where ctid = any (array(
         select r.ctid from only {relation} as r
-         where {piece} and {old} and {delivered} and {ours} limit {most} for update skip locked)) returning 1)
+         where {trigger} and {piece} and {old} and {delivered} and {ours} limit {most} for update skip locked))
+     returning 1)
 select count(*) from gone
-"""
+""".replace("{trigger}", TRIGGERS_SEE_PUBLIC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from psycopg import sql
 from cdc_outbox.errors import PostgresUnavailable, SetupError
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.connection import PUBLIC, TRIGGERS_SEE_PUBLIC, Connection, connect_control, execute
 from cdc_outbox.postgres.markable import FAMILY, examine
 from cdc_outbox.postgres.unsent import says, unsent
 from cdc_outbox.table.compiler import selected
@@ -49,11 +49,11 @@ set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
 
 _BY_KEY: Final[LiteralString] = """
 with free as (
-    select {key} from {table} as t where {named} and {unmarked} for no key update of t skip locked),
+    select {key} from {table} as t where {trigger} and {named} and {unmarked} for no key update of t skip locked),
 marked as (
     update {table} as t set {written} from free where {same} and {unmarked} returning 1)
 select count(*) from marked
-"""
+""".replace("{trigger}", TRIGGERS_SEE_PUBLIC)
 
 _LEFT: Final[LiteralString] = """
 select count(*) filter (where {unmarked}), count(*) from {table} as t where {named}
@@ -68,12 +68,12 @@ select oldest::text::int8 + pg_catalog.age(oldest::text::xid8::xid)
 _BY_PLACE: Final[LiteralString] = """
 with free as (
     select {key} from {table} as t
-     where t.ctid >= {first}::tid and t.ctid < {last}::tid and {unmarked} and {sent}
+     where {trigger} and t.ctid >= {first}::tid and t.ctid < {last}::tid and {unmarked} and {sent}
      limit {batch} for no key update of t skip locked),
 marked as (
     update {table} as t set {written} from free where {same} and {unmarked} returning 1)
 select (select count(*) from marked), (select count(*) from free)
-"""
+""".replace("{trigger}", TRIGGERS_SEE_PUBLIC)
 
 _BLOCKS: Final[LiteralString] = """
 {family}
@@ -215,9 +215,11 @@ class Marking:
         self._by_key = _whole(sql.SQL(_BY_KEY).format(named=named, **self._parts))
         self._left = _whole(sql.SQL(_LEFT).format(named=named, **self._parts))
         self._ours = [*ours]
+        self._own_type = any("." in column.type for column in how.key)
 
     async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> Outcome:
         """Mark the rows with these `count` keys, an array literal for each column of the key."""
+        await self._within_reach(conn)
         ((marked,),) = await execute(conn, self._by_key, keys)
         if marked == count:
             return Outcome(count)
@@ -236,6 +238,7 @@ class Marking:
 
         Returns how many were marked, and whether there may be more in these blocks.
         """
+        await self._within_reach(conn)
         ((now,),) = await execute(conn, _NOW)
         query = sql.SQL(_BY_PLACE).format(
             first=sql.Literal(f"({block},0)"),
@@ -246,6 +249,11 @@ class Marking:
         )
         ((marked, free),) = await execute(conn, query)
         return int(marked), int(free) == BATCH and int(marked) > 0
+
+    async def _within_reach(self, conn: Connection) -> None:
+        """A type that isn't PostgreSQL's own has operators that aren't either."""
+        if self._own_type:
+            await execute(conn, PUBLIC)
 
     def _found(self, delivered: Delivered, now: int) -> list[sql.Composable]:
         """A row that we would have sent, of a transaction of the slot's time that had ended at the horizon.

@@ -11,7 +11,7 @@ from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import reading_right
-from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.connection import Connection, execute, reach_operators
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -87,6 +87,7 @@ async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_i
         id=sql.Identifier(column),
         most=sql.Literal(MOST),
     )
+    await reach_operators(conn, plan.layout.id.type_oid)
     await execute(conn, "set row_security = off")
     await execute(conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
     try:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import Error, OperationalError, sql
@@ -31,7 +31,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import reading_right, refusal, sqlstate
-from cdc_outbox.postgres.connection import Connection, connect_control, execute, sever
+from cdc_outbox.postgres.connection import PUBLIC, Connection, connect_control, execute, sever
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -57,6 +57,7 @@ CHUNK: Final = 128 * 1024
 _PATIENT: Final[LiteralString] = """
 set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set row_security = off;
 """
+_NOTICED: Final[LiteralString] = "set client_connection_check_interval = '1s'"
 _BEGIN: Final[LiteralString] = "begin transaction isolation level repeatable read, read only"
 _LOCK: Final[LiteralString] = "lock table {} in access share mode nowait"
 _ROLLBACK: Final[LiteralString] = "rollback"
@@ -114,17 +115,21 @@ async def snapshot(
     *,
     application_name: str,
     like: Connection | None = None,
+    own: bool = False,
 ) -> AsyncIterator[Connection]:
     """A connection of the owner's, in a transaction whose snapshot is taken when the block begins.
 
-    It sees the rows of `tables`, whose partitions and children are locked with them, and of no others for sure. Raises
-    SetupError, MissingRight, UsageError or PostgresUnavailable.
+    It sees the rows of `tables`, whose partitions and children are locked with them, and of no others for sure. `own`:
+    whether a person's condition is read by it, which may name what is in `public`. Raises SetupError, MissingRight,
+    UsageError or PostgresUnavailable.
     """
     conn = await connect_control(settings, application_name=application_name, admin=True, like=like)
     try:
         if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             await execute(conn, _ENCODING)  # so that bytes pass as they are
         await patient(conn)
+        if own:
+            await execute(conn, PUBLIC)
         await _lock(conn, tables)
         await execute(conn, _SNAPSHOT)
         yield conn
@@ -166,8 +171,13 @@ async def _locked_by_another(conn: Connection, tables: Sequence[TableName]) -> T
 
 
 async def patient(conn: Connection) -> None:
-    """Let statements on the table take their time; a policy that would hide rows is an error from now on."""
+    """Let statements on the table take their time; a policy that would hide rows is an error from now on.
+
+    A statement that nobody waits for any more ends all the same, where the server's platform can tell.
+    """
     await execute(conn, _PATIENT)
+    with suppress(CdcOutboxError):
+        await execute(conn, _NOTICED)
 
 
 async def rows(
@@ -248,15 +258,17 @@ def bracketed(condition: sql.Composable) -> sql.Composed:
 async def condition(conn: Connection, table: TableName, text: str, *, flag: str) -> sql.Composable:
     """A condition that a person wrote, once the server has found it to be one on the columns of `table`.
 
-    It is parsed and not run. Between WHEN and THEN it can't close a bracket that it hasn't opened, so that it stays
-    one condition between brackets too. Raises UsageError where it isn't SQL, SetupError where it names what isn't
-    there; both with the server's words and `flag`.
+    It may name what is in `public`, and so may all statements of the session from now on. It is parsed and not run.
+    Between WHEN and THEN it can't close a bracket that it hasn't opened, so that it stays one condition between
+    brackets too. Raises UsageError where it isn't SQL, SetupError where it names what isn't there; both with the
+    server's words and `flag`.
     """
     own: sql.Composable = sql.SQL(text)
     query = sql.SQL("select case when\n{}\nthen true end from {}").format(
         own, sql.Identifier(table.schema, table.name)
     )
     pgconn, encoding = conn.pgconn, conn.info.encoding
+    await execute(conn, PUBLIC)
     try:
         text_of = query.as_bytes(conn)
         if b"\0" in text_of:

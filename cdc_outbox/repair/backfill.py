@@ -302,7 +302,11 @@ class _Backfill:
         """
         tables = [each.table for each in chosen]
         async with table_rows.snapshot(
-            self.settings.postgres, tables, application_name=APPLICATION_NAME, like=self.owner
+            self.settings.postgres,
+            tables,
+            application_name=APPLICATION_NAME,
+            like=self.owner,
+            own=self.options.choice.where is not None,
         ) as reader:
             moving = asyncio.create_task(self.move(passage, reader, chosen), name="passage")
             looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import catalogue, lookup, peek
+from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.rows import TableLocked
 from cdc_outbox.repair.comparison import Book, Comparison
 from cdc_outbox.repair.trial import attempt
@@ -104,6 +105,7 @@ async def _tables(
                 "or look without a comparison: cdc-outbox peek --follow",
             )
         books[table] = Book.of(plan)
+        await reach_operators(conn, plan.layout.id.type_oid)
         lookups[table] = lookup.Lookup(conn, table, plan.layout.id.name, books[table].columns)
         await lookups[table].require()
     return books, lookups

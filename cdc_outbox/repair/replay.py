@@ -33,7 +33,7 @@ from cdc_outbox.postgres import lookup, peek, table_rows
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import ChosenRows
-from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import Choice, waiting
 from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.passage import Passage
@@ -307,6 +307,7 @@ class Replay:
         postgres = self._settings.postgres
         async with AsyncExitStack() as stack:
             owner = await stack.enter_async_context(lookup.connected(postgres, APPLICATION_NAME))
+            await table_rows.patient(owner)
             plan = await self._plan(owner)
             condition = await choosing.condition(
                 owner,
@@ -321,6 +322,7 @@ class Replay:
             reader = await stack.enter_async_context(
                 table_rows.snapshot(postgres, [self._table], application_name=APPLICATION_NAME, like=owner)
             )
+            await reach_operators(reader, *(field.type_oid for field in plan.needed.values()))
             self._reader = reader.info.backend_pid
             found = Found(self._table, order.ordered)
             undelivered = await _undelivered(held, self._table) if held is not None else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, SetupError
 from cdc_outbox.postgres import lookup
+from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.rows import TableLocked
 from cdc_outbox.table.values import BYTEA, INT2, INT4, INT8
 
@@ -33,12 +34,14 @@ class SecondLook:
     """The ids of one table."""
 
     def __init__(self, conn: Connection, plan: Plan) -> None:
+        self._conn = conn
         self._type = plan.layout.id.type_oid
         self._lookup = lookup.Lookup(conn, plan.table, plan.layout.id.name, [])
         self._able = True
 
     async def prepare(self) -> None:
         """Without an index no look is taken: each would read the whole table."""
+        await reach_operators(self._conn, self._type)
         try:
             await self._lookup.require()
         except SetupError as error:
@@ -66,7 +69,10 @@ class SecondLook:
             except CdcOutboxError as error:
                 if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
                     raise
-                return ()  # one of them is nothing that the column can hold
+                if len(texts) == 1:
+                    return ()  # it is nothing that the column can hold
+                half = len(texts) // 2
+                return [*await self._find(texts[:half]), *await self._find(texts[half:])]
         return ()
 
 

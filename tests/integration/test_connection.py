@@ -25,7 +25,7 @@ from cdc_outbox.errors import (
     SetupError,
     UsageError,
 )
-from cdc_outbox.postgres import refusal, server, sqlstate
+from cdc_outbox.postgres import refusal, server, sqlstate, table_rows
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
@@ -137,7 +137,7 @@ def test_session_settings_are_ours_whatever_the_role_has(
         assert session["work_mem"] == "7168"
     assert control["synchronous_commit"] == "local"
     assert control["default_transaction_read_only"] == "off"
-    assert control["search_path"] == "public"
+    assert control["search_path"] == "pg_catalog, pg_temp"
     assert control["statement_timeout"] == "10000"
     assert stream["wal_sender_timeout"] == "30000"
 
@@ -471,3 +471,15 @@ def test_a_fast_shutdown_is_told_from_an_outage(make_postgres: Callable[..., Pos
             await execute(conn, "select 1")
 
     asyncio.run(run())
+
+
+def test_a_long_statement_that_nobody_waits_for_ends(database: Database) -> None:
+    counting = "select exists (select from pg_stat_activity where query = 'select pg_sleep(100)')"
+
+    async def broken_off(conn: Connection) -> None:
+        await table_rows.patient(conn)
+        with pytest.raises(PostgresUnavailable):
+            await execute(conn, "select pg_sleep(100)", within=0.2)
+
+    with_control(database.dsn, broken_off)
+    eventually(lambda: not database.server.value(counting), 10, "the server has noticed")

@@ -286,6 +286,7 @@ def test_on_each_version_delivered_rows_are_marked_by_key_and_by_search(
     async def scene() -> tuple[Outcome, tuple[int, bool], tuple[int, bool], int]:
         conn = await connect_control(settings_of(database.dsn).postgres, application_name="test")
         try:
+            await execute(conn, "set search_path = public")
             await execute(conn, TABLES["b"].ddl)
             insert = (
                 "insert into outbox (event_id, bus, topic, payload, status)"

@@ -16,7 +16,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from tests.integration.conftest import Database
 from tests.integration.test_peek import ALL_VERSIONS, POSITIONS
@@ -24,6 +24,7 @@ from tests.polling.table import B
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record
 from tests.servers.pipeline import Pipeline
+from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import eventually
 
@@ -216,6 +217,23 @@ def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
     error, _ = stage.refused("--yes", "--aggregate", "a", "--table", "outbox", "--table", "other", code=2)
     assert "a replay is of one" in error
     assert stage.again() == []
+
+
+def test_a_policy_that_hides_rows_is_told(stage: Stage, outbox: Database) -> None:
+    ids = stage.insert("a")
+    stage.deliver()
+    reader = Identifier(f"{stage.pipeline.slot}_reader")
+    stage.pipeline.sql(
+        SQL("create role {} login password {}").format(reader, PASSWORD),
+        SQL("grant select on outbox, cdc_outbox_witness to {}").format(reader),
+        SQL("alter table outbox enable row level security"),
+    )
+    try:
+        admin = outbox.server.dsn(outbox.name, user=f"{stage.pipeline.slot}_reader")
+        error, _ = stage.refused("--yes", "--id", ids[0], "--admin-dsn", admin, code=78)
+        assert "row-level security" in error
+    finally:
+        stage.pipeline.sql(SQL("drop owned by {}").format(reader), SQL("drop role {}").format(reader))
 
 
 def interrupted(process: subprocess.Popen[str]) -> bool:
