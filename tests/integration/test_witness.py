@@ -144,7 +144,7 @@ def test_incidents_of_another_hand_are_an_error_and_no_traceback(database: Datab
 
     async def work(conn: Connection) -> None:
         await witness.write(conn, ROW)
-        await execute(conn, """update cdc_outbox_witness set incidents = '[{"kind": "else"}]'""")
+        await execute(conn, """update public.cdc_outbox_witness set incidents = '[{"kind": "else"}]'""")
         await witness.read(conn, "s")
 
     with pytest.raises(SetupError, match="can't be read"):
