@@ -82,7 +82,7 @@ class Place:
 
     def delivered(self, slot: str = "s") -> set[str]:
         """The names of the rows that count as delivered."""
-        query = SQL("select name from events where {}").format(self.look(slot).condition())
+        query = SQL("select name from public.events where {}").format(self.look(slot).condition())
         return {name for (name,) in self.rows(query)}
 
     def lacking(self, slot: str = "s") -> list[str]:
