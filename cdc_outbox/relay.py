@@ -159,7 +159,7 @@ class Relay:
             await publisher.start()
             await self._require_topics(publisher)
             await admission.stand_by(self._standing_by)
-            await admission.check()
+            await admission.check(begins=True)
             self._meet(admission)
             stream = await admission.stream()
             ending.push_async_callback(stream.close)

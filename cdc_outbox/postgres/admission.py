@@ -72,6 +72,8 @@ class Admission:
         self.witness: Witness | Absent
         self.position: LSN | None = None
         """Where the slot stood at the check."""
+        self._writes = False
+        """Whether what the check finds may be written into the witness row."""
         self._holder: int | None = None
         """Who streamed from the slot at the check: as long as another process does, nothing is written."""
 
@@ -105,12 +107,13 @@ class Admission:
         self.control = control
         await before.close()
 
-    async def check(self, *, accept_gap: bool = False) -> None:
+    async def check(self, *, accept_gap: bool = False, begins: bool = False) -> None:
         """Refuse to stream where events could be lost or hidden.
 
         `accept_gap`: a gap or an incident that would be refused is taken as it is, and the witness says so from then
-        on, unless another process streams: then it has to be stopped first. Raises the SetupError that says what is
-        wrong.
+        on, unless another process streams: then it has to be stopped first. `begins`: nothing else can refuse the
+        stream, so that tables which the witness doesn't know yet are the slot's from now on. Raises the SetupError that
+        says what is wrong.
         """
         name = self._settings.slot
         self._memory.accepted = self._memory.accepted or accept_gap
@@ -120,6 +123,7 @@ class Admission:
             lambda conn: publication.look(conn, self._settings.publication, self._tables)
         )
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
+        self._writes = self._holder is None and (begins or accept_gap or not self._new_tables())
         if found is not None or pending is not None or isinstance(self.witness, Absent):
             try:
                 slot.require(found, name, pending=pending)
@@ -214,10 +218,11 @@ class Admission:
             state = await self._of_the_slot(row.identity)
         elif unknown:
             await self._require_no_slip()
+        before = watch.incidents, watch.unwritten
         finding = watch.look(state, self.position)
         if unknown and finding.problem is None and found is not None:
             await self._require_older(found)
-        if row is not None and self._holder is None:
+        if row is not None and (self._writes or (finding.problem is not None and self._holder is None)):
             known = str(watch.known) if watch.known is not None else row.publication
             noted = replace(row, publication=known, incidents=watch.incidents)
             if noted != row:
@@ -226,7 +231,11 @@ class Admission:
             watch.unwritten = ()
         if finding.problem is not None:
             raise finding.wrong(self._settings.slot)
-        watch.require(self._settings.slot)
+        try:
+            watch.require(self._settings.slot)
+        finally:
+            if row is not None and row.identity is not None and not self._writes:
+                watch.incidents, watch.unwritten = before  # the row still tells it to the next look
         if finding.incident is not None:
             self._notice(finding.incident.message)
 
@@ -239,6 +248,10 @@ class Admission:
         return await self.control.run(
             lambda conn: belonging.another_publication(conn, settings, state, known)
         )
+
+    def _new_tables(self) -> bool:
+        known = self.witness.identity if isinstance(self.witness, Witness) else None
+        return known is not None and bool(belonging.strange(self._tables, self.publication, known))
 
     async def _of_the_slot(self, known: Identity) -> PublicationState:
         settings, tables, state = self._settings, self._tables, self.publication
@@ -294,7 +307,7 @@ class Admission:
 
     async def _renew_witness(self, *, accepted: bool) -> None:
         """Make the row where there is none, and let it speak of this server and publication."""
-        if self.witness is Absent.TABLE or self.position is None or self._holder is not None:
+        if self.witness is Absent.TABLE or self.position is None or not self._writes:
             return
         known = self.witness if isinstance(self.witness, Witness) else None
         same_server = (

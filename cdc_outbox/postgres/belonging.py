@@ -58,10 +58,10 @@ async def of_the_slot(
 
     Raises PublicationWrong where only tables that are strange to the slot are wrong.
     """
-    strange = _strange(tables, state, known)
-    if not strange or state.problem is None:
+    foreign = strange(tables, state, known)
+    if not foreign or state.problem is None:
         return state
-    ours = [table for table in tables if table not in strange]
+    ours = [table for table in tables if table not in foreign]
     if ours:
         part = await publication.look(conn, settings.publication, ours)
         if part.problem is not None:
@@ -69,7 +69,7 @@ async def of_the_slot(
     fed = [name for name, _ in known.members]
     own = " ".join(f"--table {shlex.quote(name)}" for name in fed)
     also = (
-        f"; or, to feed {', '.join(map(str, strange))} from it too: {state.next}"
+        f"; or, to feed {', '.join(map(str, foreign))} from it too: {state.next}"
         if state.next.endswith(";")
         else ""
     )
@@ -79,7 +79,7 @@ async def of_the_slot(
     )
 
 
-def _strange(tables: Sequence[TableName], state: PublicationState, known: Identity) -> list[TableName]:
+def strange(tables: Sequence[TableName], state: PublicationState, known: Identity) -> list[TableName]:
     """Those of the tables that the slot never fed, neither under this name nor under another one."""
     names, oids = {name for name, _ in known.members}, {member.table for _, member in known.members}
     there = {name: member.table for name, member in state.tables}

@@ -34,10 +34,10 @@ def owned(database: Database, slot: str) -> Iterator[Set]:
     for statement in (
         SQL("create schema shop authorization {}").format(Identifier(owner)),
         SQL("alter table outbox owner to {}").format(Identifier(owner)),
-        SQL("alter table outbox set schema shop"),
-        SQL("alter table shop.outbox add status text, add sent_at timestamptz"),
     ):
         server.execute(statement, dbname=database.name)
+    server.execute("alter table outbox set schema shop", dbname=database.name)
+    server.execute("alter table shop.outbox add status text, add sent_at timestamptz", dbname=database.name)
     yield Set(database, slot, server.dsn(database.name, user=relay), server.dsn(database.name, user=owner))
     server.execute(
         SQL(

@@ -134,6 +134,26 @@ def test_a_publication_that_was_renamed_for_a_while_is_remembered(pipeline: Pipe
     assert "made again" in error
 
 
+def test_a_table_that_can_not_be_mapped_is_not_the_slots(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """It is refused when the publication has passed; one that isn't is fed from then on."""
+    pipeline = make_pipeline(outbox, kafka).prepare()
+    pipeline.sql(
+        SQL("create table users (name text)"),
+        SQL("create table orders (like outbox including all)"),
+        SQL("create publication outbox_pub for all tables with (publish = 'insert')"),
+    )
+    before = pipeline.init().witness()
+    refused(pipeline, "--table", "public.outbox", "--table", "public.users")
+    assert pipeline.witness() == before
+    assert pipeline.start().terminate()[0] == 0
+    both = pipeline.start("--table", "public.outbox", "--table", "public.orders")
+    assert both.terminate()[0] == 0
+    assert "public.orders" in memory(pipeline)["publication"]
+    assert [each["kind"] for each in memory(pipeline)["incidents"]] == ["altered"]
+
+
 def test_without_a_memory_publications_of_these_tables_are_named(pipeline: Pipeline) -> None:
     pipeline.sql(SQL("drop table cdc_outbox_witness"))
     error, remedy = refused(pipeline, "--publication", "outbox_pubs")
