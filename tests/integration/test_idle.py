@@ -124,7 +124,7 @@ def test_an_idle_relay_writes_nothing(
     )
     proven = "select pg_snapshot_xmin(w.snapshot)::text::int8 > (select max(xmin::text::int8) from outbox)"
     eventually(
-        lambda: pipeline.value(SQL(proven + " from cdc_outbox_witness w")), PATIENCE, "the last rows proven"
+        lambda: pipeline.value(proven + " from cdc_outbox_witness w"), PATIENCE, "the last rows proven"
     )
     row = pipeline.witness()
     began = time.monotonic()
