@@ -138,6 +138,7 @@ class Scene:
             "OLD_RELAY": str(self.old.pid),
             "TABLE": self.table.letter,
             "TRIAL": "3s",
+            "OUTBOX": "public.outbox",
             "UNSENT": self.table.unsent,
             "CDC_OUTBOX_HTTP": f"127.0.0.1:{free_port()}",
             "CDC_OUTBOX_LOG_FORMAT": "text",
