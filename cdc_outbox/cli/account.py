@@ -6,6 +6,11 @@ from typing import Any
 
 _WIDTH = 8
 
+PARTITIONER = (
+    "note: no table tells which partition the old relay chose, and both have to choose the same (kafka.partitioner); "
+    "how to check: docs/how-to/try-beside-the-old-relay.md"
+)
+
 
 def lines(document: dict[str, Any]) -> list[str]:
     """The account's lines, from the document that a machine gets."""
@@ -28,6 +33,8 @@ def lines(document: dict[str, Any]) -> list[str]:
             f"note: rows are inserted with several statuses ({statuses}), and ours sends each at its insert, whatever "
             "becomes of its status later; --only leaves others out"
         )
+    if document["events"]:
+        written.append(PARTITIONER)
     for difference in document["differences"]:
         written += _different(difference)
     return [*written, "", _verdict(document)]

@@ -101,7 +101,8 @@ async def _tables(
             raise SetupError(
                 f"nothing in a row of {table} says that it was sent: it has neither a status nor a time of sending "
                 "that is recognised",
-                next="if the old relay deletes what it has sent, add --deleted-is-sent; "
+                next="name its status column and words under [outbox.status], or its time with --column sent_at=NAME; "
+                "if the old relay deletes what it has sent, add --deleted-is-sent; "
                 "or look without a comparison: cdc-outbox peek --follow",
             )
         books[table] = Book.of(plan)

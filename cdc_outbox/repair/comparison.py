@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cdc_outbox.event import quote
+from cdc_outbox.table import doubt
 from cdc_outbox.table.sent import WAITING_WORDS
 from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.table.values import TIMES, epoch_us
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.plan import Plan
     from cdc_outbox.table.sent import Bookkeeping
+    from cdc_outbox.table.values import Field
 
 GRACE: Final = 10.0
 """Seconds that the old relay has for the last rows, at least; twice its longest delay, if that is more."""
@@ -83,6 +85,8 @@ class Book:
     columns: tuple[str, ...]
     time: int | None
     """Place of the column with the time of the sending."""
+    beside: Field | None = None
+    """A column that looks like a status, in a table whose marks are none of words."""
 
     @classmethod
     def of(cls, plan: Plan) -> Book:
@@ -94,8 +98,10 @@ class Book:
             for mark in keeping.marks
             if mark.field.type_oid in TIMES and not mark.words and not mark.seconds
         ]
-        columns = list(dict.fromkeys(each.name for each in [*named, *times[:1]]))
-        return cls(keeping, tuple(columns), columns.index(times[0].name) if times else None)
+        beside = doubt.unmarked(plan)
+        looked_at = [*named, *times[:1], *([beside] if beside is not None else [])]
+        columns = list(dict.fromkeys(each.name for each in looked_at))
+        return cls(keeping, tuple(columns), columns.index(times[0].name) if times else None, beside)
 
     def sent(self, texts: Sequence[str | None]) -> bool:
         """Whether these texts mean that the row was sent."""
@@ -109,10 +115,8 @@ class Book:
 
     def status(self, texts: Sequence[str | None]) -> str:
         """The word that a row which wasn't sent has in its status; empty where the table has none, or NULL."""
-        status = self.keeping.failed or self.keeping.taken or self.keeping.sent
-        if status is None or status.field.type_oid in TIMES:
-            return ""
-        return texts[self.columns.index(status.field.name)] or ""
+        status = self.keeping.status or self.beside
+        return "" if status is None else texts[self.columns.index(status.name)] or ""
 
     def sent_us(self, texts: Sequence[str | None]) -> int | None:
         """When it was sent, in µs since 1970, as far as the table says it."""
@@ -250,7 +254,7 @@ class Comparison:
             elif young:
                 self.undecided += 1
             else:
-                self._differ(_unsent(watched.status, books[table].keeping), id_, sent=False)
+                self._differ(_unsent(watched.status, books[table]), id_, sent=False)
         self._watched.clear()
 
     def _differ(self, trouble: tuple[Kind, str, str, str], id_: str, *, sent: bool) -> None:
@@ -322,9 +326,9 @@ _NAMELESS: Final[tuple[Kind, str, str, str]] = (
 )
 
 
-def _unsent(status: str, keeping: Bookkeeping) -> tuple[Kind, str, str, str]:
+def _unsent(status: str, book: Book) -> tuple[Kind, str, str, str]:
     """Ours would have sent it; why the old relay hasn't, by the status that it left in the row."""
-    word = status.lower()
+    keeping, word = book.keeping, status.lower()
     shown = f"status {status}" if status else "not marked"
     failed, taken = keeping.failed, keeping.taken
     if failed is not None and word in failed.retried:
@@ -348,10 +352,12 @@ def _unsent(status: str, keeping: Bookkeeping) -> tuple[Kind, str, str, str]:
             "see whether the old relay runs and keeps up, then compare for longer",
         )
     else:
-        column = quote(failed.field.name if failed is not None else "status")
-        why = "the old relay left it"
+        field = keeping.status or book.beside
+        column = quote(field.name) if field is not None else "status"
+        why = f"nobody has said what this word of {column} means: the old relay may have sent it, or given it up"
+        named = "" if keeping.status is not None else f"--status column={column} "
         remedy = (
-            "if it never sends such rows, leave them out as well: "
-            f"--only {column}=VALUE, with the value of those that it sends"
+            f"name it under [outbox.status], or with {named}--status {shlex.quote(f'sent={status}')} (or failed, "
+            "given_up, taken, waiting), and compare again"
         )
     return ("not sent", shown, f"{why}; ours would send it", remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from cdc_outbox.cli.account import lines
+from cdc_outbox.cli.account import PARTITIONER, lines
 from cdc_outbox.event import TableName
 from cdc_outbox.kafka.placement import Obstacle
 from cdc_outbox.lsn import LSN
@@ -20,6 +20,7 @@ from tests.unit.mapped import (
     TABLE_A,
     TABLE_B,
     TABLE_C,
+    TEXT,
     Mapped,
     settings,
 )
@@ -117,8 +118,22 @@ def test_what_it_has_not_sent_is_told_by_status_with_a_step():
         "status dead": ["3"],
     }
     assert document["differences"][0]["what"] == "status draft"
-    assert "--only status=" in document["differences"][0]["next"]
+    assert "nobody has said what this word of status means" in document["differences"][0]["error"]
+    assert "--status sent=draft (or failed, given_up" in document["differences"][0]["next"]
+    assert PARTITIONER in lines(document)
     assert "6 of 6 events would be different" in lines(document)
+
+
+def test_a_status_beside_a_time_is_told_of_where_nobody_has_named_it():
+    columns = {**TABLE_C, "state": TEXT}
+    seen = Seen(columns, {"topic": "orders", "payload": "{}"}, key="none")
+    assert seen.book.columns == ("sent_at", "state")
+    for id_, state in enumerate(["NEW", "GIVEN_UP"]):
+        seen.add(id=str(id_))
+        seen.says(str(id_), None, state)
+    remedies = {each["what"]: each["next"] for each in seen.finish()["differences"]}
+    assert "see whether the old relay runs" in remedies["status NEW"]
+    assert "--status column=state --status sent=GIVEN_UP (or failed, given_up" in remedies["status GIVEN_UP"]
 
 
 def test_rows_that_are_inserted_before_they_are_due_are_told_of():
