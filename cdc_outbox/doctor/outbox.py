@@ -152,7 +152,8 @@ async def _hidden(conn: Connection, plan: Plan, name: str, within: float) -> lis
 
 def _in_short(plan: Plan) -> str:
     """Where the parts that matter most come from, and by which rule."""
-    found = {role: plan.summary[role] for role in ("key", "topic", "payload", "id") if role in plan.summary}
+    roles = ("key", "topic", "payload", "id", "type", "headers")
+    found = {role: plan.summary[role] for role in roles if role in plan.summary}
     rules = {rule for _, rule in found.values()}
     if len(rules) == 1:
         return (

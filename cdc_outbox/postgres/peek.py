@@ -135,16 +135,16 @@ class Holding:
 
 @asynccontextmanager
 async def holding(
-    settings: Settings, mapping: Mapping, *, application_name: str = APPLICATION_NAME
+    settings: Settings, mapping: Mapping, *, application_name: str = APPLICATION_NAME, tell: bool = True
 ) -> AsyncIterator[Holding]:
-    """Have the slot for the time of the block, and confirm nothing.
+    """Have the slot for the time of the block, and confirm nothing. `tell`: log how the tables are read.
 
     Raises SlotBusy, naming the process, while another has the slot; what is wrong with slot, publication and table;
     PostgresUnavailable.
     """
     name = settings.postgres.slot
     async with _control(
-        settings, mapping, application_name, first=f"cdc-outbox init --slot {name}"
+        settings, mapping, application_name, first=f"cdc-outbox init --slot {name}", tell=tell
     ) as control:
         found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
         holder = slot.require(found, name, pending=pending)
@@ -197,7 +197,7 @@ async def arriving(
 
 @asynccontextmanager
 async def _control(
-    settings: Settings, mapping: Mapping, application_name: str, *, first: str
+    settings: Settings, mapping: Mapping, application_name: str, *, first: str, tell: bool = True
 ) -> AsyncIterator[Control]:
     """The control connection, once server, publication and table have passed.
 
@@ -228,7 +228,7 @@ async def _control(
         )
         for table in settings.outbox.tables:
             plan = await control.run(partial(ask, table=table))
-            if plan is not None and mapping.is_news(plan):
+            if plan is not None and mapping.is_news(plan) and tell:
                 _tell(plan)
         yield control
     finally:

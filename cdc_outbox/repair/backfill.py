@@ -290,7 +290,7 @@ class _Backfill:
     async def overlap(self, passage: Passage, chosen: Sequence[Waiting]) -> None:
         """Publish beside a slot that is there; it is ours meanwhile, so that no relay streams past the rows."""
         mapping = Mapping(self.settings.outbox, self.name)
-        async with holding(self.settings, mapping, application_name=APPLICATION_NAME) as held:
+        async with holding(self.settings, mapping, application_name=APPLICATION_NAME, tell=False) as held:
             await self.publish(passage, self.name, chosen, held.lost)
 
     async def publish(

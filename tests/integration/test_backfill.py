@@ -260,7 +260,8 @@ def test_it_asks_first(place: Backfilled) -> None:
 def test_a_condition_that_is_none(place: Backfilled) -> None:
     rows_of_c(place, 2)
     for where, code, words in (
-        ("sent_at is", 2, "is not a condition in SQL"),
+        ("sent_at is", 2, "is not a condition in SQL: syntax error at its end"),
+        ("topic = 'open", 2, "unterminated quoted string at or near \"'open\""),
         ("true); drop table outbox; --", 2, "is not a condition in SQL"),
         ("true) or (true", 2, "is not a condition in SQL"),
         ("nothing = 1", 78, 'column "nothing" does not exist'),
@@ -310,7 +311,9 @@ def test_a_slot_that_is_there(place: Backfilled) -> None:
     assert f'the slot "{place.slot}" exists' in error
     assert "--overlap" in remedy
     start = place.start_of(place.slot)
-    assert "published 2" in place.backfill(*KEYLESS, "--overlap")
+    done = place.command(*KEYLESS, "--overlap")
+    assert "published 2" in done.stdout, done.stderr
+    assert sum("mapping" in line for line in done.stderr.splitlines()) == 1, done.stderr
     assert numbers(place) == [1, 2, 1, 2]
     assert place.start_of(place.slot) == start
     relay = RelayProcess(place.dsn, place.kafka.bootstrap, slot=place.slot, flags=KEYLESS)
