@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
 from psycopg import sql
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.postgres.table_rows import Chunk
     from cdc_outbox.table.mapping import Plan
     from cdc_outbox.table.values import Field
@@ -89,7 +90,9 @@ class Waiting:
 
     `whole`: no row is left out but those that the old relay gave up, which the table says of each. `by_value` are the
     rows by what the table says of them, in words, where it says anything; `besides` how many rows that may be unsent
-    don't fulfil a person's condition, and `known_by` how they are known to be.
+    don't fulfil a person's condition, and `known_by` how they are known to be. `left_out`: the condition of rows that a
+    person leaves out and that may be unsent; None where there are none. `restored`: that of those among them which are
+    published all the same.
     """
 
     plan: Plan
@@ -101,6 +104,25 @@ class Waiting:
     by_value: str = ""
     besides: int = 0
     known_by: str = ""
+    left_out: sql.Composable | None = None
+    restored: sql.Composable | None = None
+
+    def in_order_with(self, slot: Slot) -> Waiting:
+        """The same rows and, of those that a person leaves out, the ones that the slot may bring: each in its place.
+
+        The stream would bring them after newer rows of their key. Every transaction below the slot's catalog_xmin had
+        ended when the slot was made, and nothing moves it before somebody streams. A row that was changed since has the
+        number of the change, and is taken for one that the slot brings.
+        """
+        if self.left_out is None or self.where is None or slot.catalog_xmin is None:
+            return self
+        restored = sql.SQL("{} and pg_catalog.age({}.xmin) <= pg_catalog.age({}::pg_catalog.xid)").format(
+            table_rows.bracketed(self.left_out),
+            sql.Identifier(self.table.schema, self.table.name),
+            sql.Literal(str(slot.catalog_xmin)),
+        )
+        where = sql.SQL("{} or {}").format(table_rows.bracketed(self.where), table_rows.bracketed(restored))
+        return replace(self, where=where, restored=restored)
 
     @property
     def table(self) -> TableName:
@@ -109,6 +131,10 @@ class Waiting:
     async def count(self, conn: Connection) -> int:
         """How many there are."""
         return await table_rows.count(conn, self.table, self.where)
+
+    async def count_restored(self, conn: Connection) -> int:
+        """How many of them a person has left out."""
+        return 0 if self.restored is None else await table_rows.count(conn, self.table, self.restored)
 
     def rows(self, conn: Connection) -> AsyncIterator[Chunk]:
         """Read them, in order."""
@@ -159,7 +185,17 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
         by_value=by_value,
         besides=besides,
         known_by=_known_by(plan),
+        left_out=_all(_left_out(plan, where))
+        if choice.where is not None or choice.failed == "skip"
+        else None,
     )
+
+
+def _left_out(plan: Plan, where: sql.Composable | None) -> list[sql.Composable]:
+    """Conditions of the rows that may be unsent and don't fulfil another one."""
+    sent = plan.bookkeeping.sent
+    missed = [] if where is None else [sql.SQL("not coalesce({}, false)").format(table_rows.bracketed(where))]
+    return [*among(plan.selected), *([unsent(sent)] if sent is not None else []), *missed]
 
 
 @asynccontextmanager
@@ -207,12 +243,10 @@ async def _require_fulfilled(
 
     Raises SetupError where it leaves out all of them, and takes no other.
     """
-    table, sent = plan.table, plan.bookkeeping.sent
-    may_be = [*ours, *([unsent(sent)] if sent is not None else [])]
-    missed = sql.SQL("not coalesce({}, false)").format(table_rows.bracketed(where))
+    table = plan.table
     async with _read_only(conn):
         fulfilled = await table_rows.count(conn, table, _all([*ours, where]))
-        besides = await table_rows.count(conn, table, _all([*may_be, missed]))
+        besides = await table_rows.count(conn, table, _all(_left_out(plan, where)))
     if fulfilled or not besides:
         return besides
     rows = f"{besides} {'row' if besides == 1 else 'rows'}"

@@ -201,7 +201,7 @@ class _Backfill:
         await pending.everything_visible(
             self.owner, made, self.name, within=self.options.wait, waiting=self.listener.blocked
         )
-        await self.publish(passage, made.name, chosen)
+        await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen])
         faults.backfill_held("published")
         await self.decide(made, state, chosen)
         report = await self.name_it()
@@ -329,6 +329,12 @@ class _Backfill:
         self.listener.begun(sum(counts))
         for each, count in zip(chosen, counts, strict=True):
             _log.info("publishing", table=str(each.table), rows=count, which=each.rule, order=each.ordered)
+            if restored := await each.count_restored(reader):
+                _log.warning(
+                    "left out, and published all the same: the stream would bring them after newer ones",
+                    table=str(each.table),
+                    rows=restored,
+                )
         await passage.run(_portions(reader, chosen))
 
     async def counted(self, each: Waiting, reader: Connection) -> int:

@@ -91,6 +91,29 @@ def test_rows_that_were_given_up_have_to_be_spoken_of(place: Backfilled) -> None
     assert place.ids() == [event_id]
 
 
+def test_what_the_stream_would_bring_late_is_not_left_out(place: Backfilled) -> None:
+    """Given up, or beside a condition, since the slot was made; from before it that is left out."""
+    place.execute(
+        "create table outbox (id bigserial primary key, topic text, payload text, status text default 'pending')"
+    )
+    row = "insert into outbox (topic, payload, status) values (%s, %s, %s)"
+    for payload, status in (("0", "failed"), ("1", "pending")):
+        place.execute(row, (place.topic, payload, status))
+    place.refused(*KEYLESS)
+    for payload, status in (("2", "failed"), ("3", "sent"), ("4", "pending")):
+        place.execute(row, (place.topic, payload, status))
+    done = place.command(*KEYLESS, "--failed", "skip")
+    assert "published 3" in done.stdout, done.stderr
+    assert "left out, and published all the same" in done.stderr
+    assert [record.value for record in place.records()] == [b"1", b"2", b"4"]
+    place.relay(*KEYLESS)
+    assert [record.value for record in place.records()] == [b"1", b"2", b"4", b"2", b"4"]
+    place.ok("--yes", command="drop")
+    place.ok("--only", "publication", "--only", "witness")
+    assert "published 1" in place.backfill(*KEYLESS, "--where", "payload = '2'")
+    assert place.records()[-1].value == b"2"
+
+
 def test_which_rows_and_in_which_order(place: Backfilled) -> None:
     rows_of_c(place, 3)
     place.execute("update outbox set sent_at = now() where id = 1")
