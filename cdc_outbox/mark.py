@@ -8,12 +8,16 @@ What waits is bounded in bytes. While a lock on the table lasts, keys are droppe
 later by a search of the table; so are those that a killed relay left unmarked. A search runs once after each start, and
 after keys were dropped.
 
+A row that can't be marked (a constraint, a trigger) fails the whole statement. Keys that were refused are halved until
+it stands alone, and it is given up alone; what was confirmed later goes first all the while.
+
 On the hot path it costs one more call and one reference a row; keys are packed into what a statement takes once a
 drain. Nothing of it is there while `outbox.mark` is `none`.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from asyncio import Event
 from collections import Counter, deque
@@ -47,7 +51,10 @@ LOCKED_TRIES: Final = 30
 """How often they are tried before they are left to a search."""
 
 REFUSED_TRIES: Final = 3
-"""How often rows are tried of which one can't be marked."""
+"""How often a row that can't be marked is tried, with others or alone."""
+
+REFUSED_TOLD: Final = 60.0
+"""Seconds between two lines of the log about such rows, at least."""
 
 _CHUNK: Final = 240
 """Bytes of memory that a chunk takes beside its keys, about."""
@@ -55,20 +62,23 @@ _CHUNK: Final = 240
 _PLAIN: Final = frozenset({"uuid", "smallint", "integer", "bigint"})
 """Types whose text needs no quotes in an array literal."""
 
+_ELEMENT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,]+', re.DOTALL)
+"""One of the elements inside an array literal."""
+
 
 class Chunk:
     """Keys of rows of one table. They are delivered when a position beyond `lsn` is confirmed.
 
     `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
-    couldn't be marked; `visible`: what isn't found was deleted.
+    couldn't be marked; `visible`: what isn't found was deleted; `suspect`: one of its rows may be what can't be marked.
     """
 
-    __slots__ = ("count", "keys", "lsn", "marking", "size", "tries", "visible")
+    __slots__ = ("count", "keys", "lsn", "marking", "size", "suspect", "tries", "visible")
 
     def __init__(
         self, marking: Marking, lsn: int, count: int, keys: tuple[bytes, ...], tries: int = 0
     ) -> None:
-        self.visible = False
+        self.visible = self.suspect = False
         self.marking = marking
         self.lsn = lsn
         self.count = count
@@ -78,7 +88,19 @@ class Chunk:
 
     def goes_with(self, other: Chunk) -> bool:
         """Whether one statement may mark both."""
-        return self.marking is other.marking and self.visible is other.visible
+        suspect = self.suspect or other.suspect
+        return self.marking is other.marking and self.visible is other.visible and not suspect
+
+    def halves(self) -> tuple[Chunk, Chunk]:
+        """Two that have its rows, as suspect ones."""
+        columns, middle = [_ELEMENT.findall(column) for column in self.keys], self.count // 2
+        return self._part(columns, 0, middle), self._part(columns, middle, self.count)
+
+    def _part(self, columns: list[list[bytes]], first: int, last: int) -> Chunk:
+        keys = tuple(b",".join(column[first:last]) for column in columns)
+        part = Chunk(self.marking, self.lsn, last - first, keys, self.tries)
+        part.visible, part.suspect = self.visible, True
+        return part
 
     def literals(self) -> list[str]:
         """An array literal for each column of the key."""
@@ -115,7 +137,8 @@ def _packed(values: Sequence[bytes], plain: bool) -> bytes:
 class Marks:
     """What is to be marked and what was, for the life of the process; sessions come and go.
 
-    `marked`, `dropped`: rows since the process began. `failures`: attempts that failed, by the error's class.
+    `marked`, `dropped`: rows since the process began; `refused`: those of the dropped ones that can't be marked.
+    `failures`: attempts that failed, by the error's class.
     `failing`: why they fail just now. `waiting`: rows whose keys are held. `awake` is set when there may be something
     to do.
     """
@@ -123,6 +146,7 @@ class Marks:
     def __init__(self) -> None:
         self.marked = 0
         self.dropped = 0
+        self.refused = 0
         self.failures: Counter[str] = Counter()
         self.failing: str | None = None
         self.waiting = 0
@@ -135,12 +159,14 @@ class Marks:
         self._noted: dict[TableName, _Noted] = {}
         self._on_the_way: deque[Chunk] = deque()
         self._ready: deque[Chunk] = deque()
+        self._suspect: deque[Chunk] = deque()
         self._locked: deque[tuple[float, Chunk]] = deque()
         self._unseen: deque[tuple[int, Chunk]] = deque()
         self._in_hand = 0
         self._bytes = 0
         self._proven = ProvenSnapshot()
         self._dropping = False
+        self._refusal_told: float | None = None
         self.searches = 0
         """Searches that came to their end since one was wanted."""
 
@@ -154,8 +180,9 @@ class Marks:
 
     def forget(self) -> None:
         """The server may have other rows under the same keys now."""
-        self._release(*self._ready, *(chunk for _, chunk in (*self._locked, *self._unseen)))
+        self._release(*self._ready, *self._suspect, *(chunk for _, chunk in (*self._locked, *self._unseen)))
         self._ready.clear()
+        self._suspect.clear()
         self._locked.clear()
         self._unseen.clear()
         self.search()
@@ -172,7 +199,7 @@ class Marks:
     @property
     def unmarked(self) -> int:
         """Rows that could be marked now."""
-        return sum(chunk.count for chunk in self._ready) + self._in_hand
+        return sum(chunk.count for chunk in (*self._ready, *self._suspect)) + self._in_hand
 
     @property
     def done(self) -> bool:
@@ -269,9 +296,9 @@ class Marks:
         now = time.monotonic()
         while self._locked and self._locked[0][0] <= now:
             self._ready.append(self._locked.popleft()[1])
-        if not self._ready:
+        if not self._ready and not self._suspect:
             return None
-        some = [self._ready.popleft()]
+        some = [(self._ready or self._suspect).popleft()]
         first, count = some[0], some[0].count
         while self._ready and first.goes_with(self._ready[0]) and count + self._ready[0].count <= BATCH:
             some.append(self._ready.popleft())
@@ -286,18 +313,36 @@ class Marks:
         self._in_hand = 0
         self._ready.appendleft(chunk)
 
-    def refuse(self, chunk: Chunk) -> None:
-        """One of its rows can't be marked. What comes behind it isn't held up: after some tries it is given up."""
-        chunk.tries += 1
-        if chunk.tries < REFUSED_TRIES:
-            self.put_back(chunk)
-            return
+    def refuse(self, chunk: Chunk, error: Exception) -> None:
+        """One of its rows can't be marked: it is looked for in the halves. Alone it is given up after some tries."""
         self._in_hand = 0
-        self._release(chunk)
-        self.dropped += chunk.count
-        _log.warning(
-            "rows stay unmarked", table=str(chunk.marking.how.table), rows=chunk.count, error=self.failing
-        )
+        chunk.tries += 1
+        if chunk.count > 1:
+            halves = chunk.halves()
+            self._bytes += sum(half.size for half in halves) - chunk.size
+            self._suspect.extendleft(reversed(halves))
+        elif chunk.tries < REFUSED_TRIES:
+            chunk.suspect = True
+            self._locked.append((time.monotonic() + LOCKED_PAUSE, chunk))
+        else:
+            self._release(chunk)
+            self.give_up(chunk.marking, error, key=", ".join(chunk.literals()))
+
+    def give_up(self, marking: Marking, error: Exception, **where: str) -> None:
+        """A row can't be marked, and stays as it is. Told with the number of all such rows, now and then."""
+        self.refused += 1
+        self.dropped += 1
+        now = time.monotonic()
+        if self._refusal_told is None or now - self._refusal_told >= REFUSED_TOLD:
+            self._refusal_told = now
+            _log.warning(
+                "a row can't be marked as sent, and stays as it is",
+                table=str(marking.how.table),
+                **where,
+                error=str(error),
+                next="mend what refuses its UPDATE, then restart the relay; all other rows are marked",
+                rows=self.refused,
+            )
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """It is marked, but for rows that somebody has locked, or that aren't seen: the chunk is tried again.

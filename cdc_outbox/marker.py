@@ -1,8 +1,9 @@
 """The task that marks rows as sent, on a connection of its own, for the time of one session.
 
 It is in nobody's way: what fails here is counted, told once, and tried again after a pause, and neither the reader nor
-the settlement ever waits for it. What was confirmed last comes first; a search of the table runs in what time is left,
-a few blocks at once, and rests as long as it works.
+the settlement ever waits for it. A row that can't be marked is singled out, so that all others are marked. What was
+confirmed last comes first; a search of the table runs in what time is left, a few blocks at once, and rests as long as
+it works.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import SetupError
-from cdc_outbox.mark import REFUSED_TRIES
 from cdc_outbox.postgres import marking
-from cdc_outbox.postgres.marking import BLOCKS, Delivered, Marking
+from cdc_outbox.postgres.marking import PLACES, WIDTH, Delivered, Marking, tid
+from cdc_outbox.tally import reason
 from cdc_outbox.table.doubt import remedy
 
 if TYPE_CHECKING:
@@ -38,23 +39,48 @@ PAUSES: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
 REST: Final = 1.0
 """How long a search rests after a statement, in times of what that took."""
 
+REFUSED_PAUSE: Final = 0.1
+"""Seconds until smaller parts are tried of rows of which one can't be marked."""
+
+REFUSED_IN_A_ROW: Final = 20
+"""Refusals without a success between them, after which it is a failure like others. One row takes 13 at most."""
+
+SINGLED_OUT: Final = 100
+"""Rows that a search singles out; after so many it passes over the blocks in which there are more."""
+
 SEARCH_EVERY: Final = 60.0
 """Seconds between two searches, at least, unless the second can be the last."""
 
 
 @dataclass(slots=True)
 class Search:
-    """How far a search has come: the table, the next block of it, and of how many.
+    """How far a search has come: the table, the next place in it, and of how many.
 
-    `tries`: how often a row couldn't be marked. Its blocks are passed over after some tries.
+    `width`: places of a statement, fewer than `WIDTH` around a row that can't be marked; `refused`: such rows so far.
     """
 
     delivered: Delivered
     tables: list[Marking]
-    block: int = 0
-    blocks: int | None = None
+    place: int = 0
+    places: int | None = None
+    width: int = WIDTH
     found: int = 0
-    tries: int = 0
+    refused: int = 0
+
+    def go_on(self) -> None:
+        """Nothing is left at these places."""
+        self.place += self.width
+        self.width = min(2 * self.width, WIDTH)
+
+    def narrow(self) -> bool:
+        """One of the rows can't be marked. Returns whether it is passed over now, else it is looked for in a half."""
+        if self.width > 1 and self.refused < SINGLED_OUT:
+            self.width //= 2
+            return False
+        self.refused += 1
+        self.place += self.width
+        self.width = 1 if self.refused < SINGLED_OUT else WIDTH
+        return True
 
 
 class Marker:
@@ -70,6 +96,7 @@ class Marker:
         self._search: Search | None = None
         self._searched_at: float | None = None
         self._failed = 0
+        self._refused = 0
 
     def start(self) -> None:
         """Begin to mark."""
@@ -129,8 +156,16 @@ class Marker:
                 conn = await self._connected()
                 outcome = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
             except BaseException as error:
-                (marks.refuse if marking.concerns_rows(error) else marks.put_back)(chunk)
-                raise
+                if not isinstance(error, Exception) or not marking.concerns_rows(error):
+                    marks.put_back(chunk)
+                    raise
+                marks.refuse(chunk, error)
+                self._refused += 1
+                if self._refused > REFUSED_IN_A_ROW:
+                    raise
+                marks.failures[reason(error)] += 1
+                await asyncio.sleep(REFUSED_PAUSE)
+                continue
             marks.settle(chunk, outcome)
             self._well()
 
@@ -155,23 +190,26 @@ class Marker:
             self._end(search)
             return None
         conn, table = await self._connected(), search.tables[0]
-        if search.blocks is None:
-            search.blocks = await table.blocks(conn)
-        if search.block >= search.blocks:
+        if search.places is None:
+            search.places = PLACES * await table.blocks(conn)
+        if search.place >= search.places:
             search.tables.pop(0)
-            search.block, search.blocks = 0, None
+            search.place, search.places, search.width = 0, None, WIDTH
             return 0.0
+        at, width = search.place, search.width
         try:
-            marked, more = await table.search(conn, search.block, search.delivered)
+            marked, more = await table.search(conn, at, search.delivered, width)
         except Exception as error:
-            if marking.concerns_rows(error):
-                search.tries += 1
-                search.block += BLOCKS if search.tries % REFUSED_TRIES == 0 else 0
-            raise
+            if not marking.concerns_rows(error):
+                raise
+            marks.failures[reason(error)] += 1
+            if search.narrow() and width == 1:
+                marks.give_up(table, error, ctid=tid(at))
+            return REFUSED_PAUSE
         marks.marked += marked
         search.found += marked
         if not more:
-            search.block += BLOCKS
+            search.go_on()
         self._well()
         return REST * (time.monotonic() - began)
 
@@ -198,12 +236,19 @@ class Marker:
 
     def _end(self, search: Search) -> None:
         self._search, self._searched_at = None, time.monotonic()
+        if search.refused > SINGLED_OUT:
+            _log.warning(
+                "rows stay unmarked",
+                why=f"beside {SINGLED_OUT} rows that can't be marked there are more",
+                next="mend what refuses their UPDATE, then restart the relay",
+                slot=self._settings.slot,
+            )
         if search.found:
             _log.info("unmarked rows were found and marked", rows=search.found, slot=self._settings.slot)
         self._marks.searched(search.delivered.horizon)
 
     def _well(self) -> None:
-        self._failed = 0
+        self._failed = self._refused = 0
         self._marks.well()
 
 

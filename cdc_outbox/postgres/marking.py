@@ -41,6 +41,15 @@ BATCH: Final = 1000
 BLOCKS: Final = 128
 """Blocks of the table that a statement of the search looks at."""
 
+PLACES: Final = 2048
+"""Places for rows that a block is counted with: no block of any size has more.
+
+https://github.com/postgres/postgres/blob/master/src/include/access/htup_details.h (MaxHeapTuplesPerPage)
+"""
+
+WIDTH: Final = BLOCKS * PLACES
+"""Places in these blocks."""
+
 # What planner statistics say of a table that lives by the minute is seldom true: a key is always looked up.
 _SESSION: Final[LiteralString] = """
 set row_security = off; set lock_timeout = '2s'; set statement_timeout = '8s';
@@ -233,16 +242,18 @@ class Marking:
         ((count,),) = await execute(conn, _BLOCKS, (self.how.table.schema, self.how.table.name))
         return int(count)
 
-    async def search(self, conn: Connection, block: int, delivered: Delivered) -> tuple[int, bool]:
-        """Mark what was delivered among the rows of `BLOCKS` blocks from `block` on, up to `BATCH` rows.
+    async def search(
+        self, conn: Connection, place: int, delivered: Delivered, width: int = WIDTH
+    ) -> tuple[int, bool]:
+        """Mark what was delivered among the rows at `width` places from `place` on, up to `BATCH` rows.
 
-        Returns how many were marked, and whether there may be more in these blocks.
+        Places are counted through all blocks. Returns how many were marked, and whether there may be more at these.
         """
         await self._within_reach(conn)
         ((now,),) = await execute(conn, _NOW)
         query = sql.SQL(_BY_PLACE).format(
-            first=sql.Literal(f"({block},0)"),
-            last=sql.Literal(f"({block + BLOCKS},0)"),
+            first=sql.Literal(tid(place)),
+            last=sql.Literal(tid(place + width)),
             batch=sql.Literal(BATCH),
             sent=sql.SQL(" and ").join(self._found(delivered, int(now))),
             **self._parts,
@@ -279,6 +290,11 @@ class Marking:
             "(pg_catalog.age(t.xmin) <= pg_catalog.age({}::pg_catalog.xid) or t.xmin = any({}::pg_catalog.xid[]))"
         ).format(sql.Literal(str(began_at % 2**32)), sql.Literal("{" + ",".join(running) + "}"))
         return [*found, since]
+
+
+def tid(place: int) -> str:
+    """The place as PostgreSQL writes it: its block, and its number in that."""
+    return "({},{})".format(*divmod(place, PLACES))
 
 
 def _whole(statement: sql.Composed) -> sql.SQL:

@@ -193,7 +193,7 @@ def _of_marks(marks: Marks) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         PREFIX + "mark_dropped",
-        "Rows that too many others waited before, and that a search of the table marks later.",
+        "Rows that are left to a search of the table, since too many waited, and those that can't be marked.",
         value=marks.dropped,
     )
     yield _counters("mark_failures", "Attempts to mark rows that failed.", "error", marks.failures)

@@ -170,6 +170,21 @@ def test_a_lock_on_the_table_holds_up_marks_alone(make_place: Callable[..., Plac
             assert relay.terminate()[0] == 0
 
 
+def test_a_row_that_a_constraint_keeps_from_it_keeps_no_other_from_being_marked(
+    make_place: Callable[..., Place],
+) -> None:
+    """By its key as by a search."""
+    place = make_place("c")
+    place.passage.sql("alter table outbox add check (sent_at is null or payload ->> 'n' <> '7')")
+    place.write(300)
+    place.passage.run(*place.flags)
+    assert place.marked == 299
+    place.passage.sql("update outbox set sent_at = null")
+    place.passage.run(*place.flags)
+    assert place.marked == 299
+    assert place.count("sent_at is null and payload ->> 'n' = '7'") == 1
+
+
 def test_what_a_killed_relay_left_unmarked_is_found_and_nothing_else(
     make_place: Callable[..., Place],
 ) -> None:

@@ -105,6 +105,28 @@ def test_a_key_of_several_columns_is_quoted_where_it_has_to_be() -> None:
     assert chunk.literals() == [r'{"a\"\\,{}","NULL"}', "{1,2}"]
 
 
+def test_suspect_keys_are_halved_as_they_are_and_go_behind_all_others() -> None:
+    queue = marks(marking(id="text", aggregate_id="integer"))
+    hostile = [rb'a"\,{}', b"", b"NULL", rb"\\", b'","', "é\n".encode()]
+    for number, key in enumerate(hostile, 1):
+        note(queue, table(), key, beside=str(number).encode())
+    queue.cut(100)
+    queue.confirmed(LSN(200))
+    chunk = queue.take()
+    assert chunk is not None
+    whole = chunk.literals()
+    queue.refuse(chunk, MissingRight("no", next="grant it"))
+    assert (queue.unmarked, queue.waiting) == (6, 6)
+    note(queue, table(), b"new", beside=b"7")
+    queue.cut(300)
+    queue.confirmed(LSN(400))
+    new, *halves = taken(queue)
+    assert (new.literals(), [half.count for half in halves]) == (['{"new"}', "{7}"], [3, 3])
+    joined = zip(*(half.literals() for half in halves), strict=True)
+    assert ["{" + ",".join(part[1:-1] for part in column) + "}" for column in joined] == whole
+    assert queue.waiting == 0
+
+
 def test_what_is_too_much_is_left_to_a_search(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from cdc_outbox import mark
 from cdc_outbox import marker as module
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.mark import Marks
 from cdc_outbox.marker import Marker
 from cdc_outbox.postgres import marking
-from cdc_outbox.postgres.marking import BLOCKS, Delivered, Outcome
+from cdc_outbox.postgres.marking import BLOCKS, PLACES, WIDTH, Delivered, Outcome
 from tests.unit.noted import marking as shaped
 from tests.unit.noted import note, table
 
@@ -31,14 +32,15 @@ class Refused(Exception):
 
 
 class Table:
-    """How a table is marked, played: keys and blocks of `bad` are refused by a constraint; `away` fails once each."""
+    """How a table is marked, played: keys and places of `bad` are refused by a constraint; `away` fails once each."""
 
     def __init__(self, *bad: str | int, away: int = 0) -> None:
         self.how = shaped().how
         self.bad = bad
         self.away = away
         self.marked: list[str] = []
-        self.searched: list[int] = []
+        self.searched: list[range] = []
+        self.statements = 0
 
     async def mark(self, _conn: object, keys: Sequence[str], count: int) -> Outcome:
         self.fail(*keys[0].strip("{}").split(","))
@@ -48,13 +50,15 @@ class Table:
     async def blocks(self, _conn: object) -> int:
         return 3 * BLOCKS
 
-    async def search(self, _conn: object, block: int, delivered: Delivered) -> tuple[int, bool]:
+    async def search(self, _conn: object, place: int, delivered: Delivered, width: int) -> tuple[int, bool]:
         assert delivered == Delivered("5:5:", 40)
-        self.fail(block)
-        self.searched.append(block)
+        places = range(place, place + width)
+        self.fail(*(bad for bad in self.bad if bad in places))
+        self.searched.append(places)
         return 1, False
 
     def fail(self, *asked: str | int) -> None:
+        self.statements += 1
         if self.away:
             self.away -= 1
             raise PostgresUnavailable("away", next="wait")
@@ -75,6 +79,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return 40
 
     monkeypatch.setattr(module, "PAUSES", (0.0,))
+    monkeypatch.setattr(module, "REFUSED_PAUSE", 0.0)
+    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
     monkeypatch.setattr(marking, "connect", connect)
     monkeypatch.setattr(marking, "streaming_since", since)
     monkeypatch.setattr(marking, "next_transaction", following)
@@ -100,7 +106,7 @@ def play(played: Table, *keys: bytes, search: bool = False, stopped: bool = Fals
         marker.start()
         if not stopped:
             async with asyncio.timeout(10):
-                while marks.unmarked or marks.search_wanted:
+                while marks.waiting or marks.search_wanted:
                     marks.awake.set()
                     await asyncio.sleep(0.001)
         await marker.close(within=5.0)
@@ -122,18 +128,62 @@ def test_a_stop_marks_what_is_confirmed_though_it_failed_before() -> None:
     assert (played.marked, marks.waiting) == (["{1}"], 0)
 
 
+REFUSED = "a row can't be marked as sent, and stays as it is"
+
+
+def keys(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def marked(played: Table) -> list[str]:
+    """The keys of all that were marked, in no order."""
+    return sorted((key for some in played.marked for key in some.strip("{}").split(",")), key=int)
+
+
 def test_a_row_that_can_not_be_marked_is_given_up_and_told(caplog: pytest.LogCaptureFixture) -> None:
     played = Table("1")
     marks = play(played, b"1")
-    assert (played.marked, marks.dropped, marks.waiting) == ([], 1, 0)
-    assert [record.message for record in caplog.records] == [
-        "rows can't be marked as sent",
-        "rows stay unmarked",
-    ]
+    assert (played.marked, marks.dropped, marks.refused, marks.waiting) == ([], 1, 1, 0)
+    assert marks.failures == {"postgres_unavailable": mark.REFUSED_TRIES}
+    [told] = caplog.records
+    assert (told.message, vars(told)["fields"]["key"]) == (REFUSED, "{1}")
 
 
-def test_a_search_passes_over_blocks_with_such_a_row() -> None:
-    played = Table(BLOCKS)
+@pytest.mark.parametrize("bad", ["0", "7", "150", "299"])
+def test_among_many_rows_it_alone_is_given_up(bad: str, caplog: pytest.LogCaptureFixture) -> None:
+    played = Table(bad)
+    marks = play(played, *(key.encode() for key in keys(300)))
+    assert marked(played) == [key for key in keys(300) if key != bad]
+    assert (marks.marked, marks.dropped, marks.search_wanted, marks.failing) == (299, 1, False, None)
+    assert [record.message for record in caplog.records] == [REFUSED]
+    assert played.statements < 25
+
+
+def test_where_no_row_can_be_marked_it_is_told_as_any_failure(caplog: pytest.LogCaptureFixture) -> None:
+    marks = play(Table(*keys(100)), *(key.encode() for key in keys(100)))
+    assert (marks.marked, marks.refused, marks.failing) == (0, 100, "refused")
+    assert [record.message for record in caplog.records] == [REFUSED, "rows can't be marked as sent"]
+
+
+@pytest.mark.parametrize("bad", [0, 5 * PLACES + 3, WIDTH - 1, WIDTH])
+def test_a_search_passes_over_such_a_row_alone(bad: int, caplog: pytest.LogCaptureFixture) -> None:
+    played = Table(bad)
     marks = play(played, search=True)
-    assert played.searched == [0, 2 * BLOCKS]
-    assert (marks.marked, marks.search_wanted, marks.failing) == (2, False, None)
+    assert [place for some in played.searched for place in some if place < 3 * WIDTH] == [
+        place for place in range(3 * WIDTH) if place != bad
+    ]
+    assert (marks.refused, marks.search_wanted, marks.failing) == (1, False, None)
+    [told] = caplog.records
+    assert (told.message, vars(told)["fields"]["ctid"]) == (REFUSED, marking.tid(bad))
+    assert played.statements < 80
+
+
+def test_a_search_passes_over_blocks_that_are_full_of_such_rows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SINGLED_OUT", 5)
+    played = Table(*range(100, 200))
+    marks = play(played, search=True)
+    assert (marks.refused, marks.search_wanted, marks.failing) == (5, False, None)
+    assert [record.message for record in caplog.records] == [REFUSED, "rows stay unmarked"]
+    assert sum(map(len, played.searched)) >= 2 * WIDTH - 200
