@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -12,8 +13,12 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from cdc_outbox.postgres.blocker import Blocker, unended
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.backfilled import Backfilled
 from tests.integration.conftest import Database
+from tests.integration.initial import ALL_VERSIONS, plain_role  # noqa: F401 - a fixture
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
@@ -115,3 +120,43 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(
     place.relay()
     assert set(place.ids()) == {str(row[0]) for row in place.execute("select id from outbox")}
     assert len(place.ids()) == 2
+
+
+@ALL_VERSIONS
+def test_who_may_have_begun_to_commit_is_seen_by_whoever_looks(
+    database: Database,
+    plain_role: str,  # noqa: F811
+) -> None:
+    """Who is idle is left out where that can be seen; what one may not see is waited for."""
+
+    def seen(user: str) -> dict[str | int | None, Blocker]:
+        dsn = database.server.dsn(database.name, user=user)
+        settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
+
+        async def look() -> dict[str | int | None, Blocker]:
+            async with await connect_control(settings, application_name="test") as conn:
+                return {each.gid or each.pid: each for each in (await unended(conn)).values()}
+
+        return asyncio.run(look())
+
+    gid = f"of {plain_role}"
+    number = "select pg_current_xact_id()"
+    with (
+        psycopg.connect(database.dsn) as idle,
+        psycopg.connect(database.dsn) as prepared,
+        psycopg.connect(database.server.dsn("postgres")) as elsewhere,
+        psycopg.connect(database.dsn) as reader,
+    ):
+        prepared.tpc_begin(gid)
+        for each in (idle, prepared, elsewhere):
+            each.execute(number)
+        prepared.tpc_prepare()
+        reader.execute("select 1")
+        try:
+            assert list(seen("postgres")) == [gid]
+            hidden = seen(plain_role)
+            assert hidden.keys() == {gid, idle.info.backend_pid}
+            assert hidden[idle.info.backend_pid].query is None
+        finally:
+            prepared.tpc_rollback()
+        assert list(seen(plain_role)) == [idle.info.backend_pid]
