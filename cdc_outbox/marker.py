@@ -18,8 +18,8 @@ from cdc_outbox import log
 from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import PLACES, WIDTH, Delivered, Marking, tid
-from cdc_outbox.tally import reason
 from cdc_outbox.table.doubt import remedy
+from cdc_outbox.tally import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
