@@ -288,8 +288,16 @@ def test_a_row_that_waits_for_a_synchronous_standby_is_marked_when_it_is_visible
 
 
 def test_each_block_of_the_page_is_tested() -> None:
-    assert [found[1] for found in FENCE.finditer(TEXT)] == ["grant", "start", "all"]
+    assert [found[1] for found in FENCE.finditer(TEXT)] == ["grant", "start", "trigger", "all"]
     assert PAGE["all"] == PAGE["start"].replace("\n", " --until-caught-up\n")
+
+
+def test_a_trigger_writes_what_marks_do_not_know(database: Database) -> None:
+    with psycopg.connect(database.dsn, autocommit=True) as conn:
+        conn.execute("create table outbox (id bigserial primary key, sent_at timestamptz, published boolean)")
+        conn.execute(PAGE["trigger"].encode())
+        conn.execute("insert into outbox default values; update outbox set sent_at = now()")
+        assert conn.execute("select published from outbox").fetchall() == [(True,)]
 
 
 def test_on_each_version_delivered_rows_are_marked_by_key_and_by_search(
