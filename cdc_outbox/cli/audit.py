@@ -197,7 +197,11 @@ def _event(kind: str, event: dict[str, Any]) -> str:
     id_ = event.get("id") or "(no id)"
     if kind in ("missing", "unknown"):
         created = f", written {event['created_at']}" if event["created_at"] else ""
-        why = {"poison": ", can't be published as it is", "trimmed": ", from before the topic's first record"}
+        why = {
+            "poison": ", can't be published as it is",
+            "trimmed": ", from before the topic's first record",
+            "same id": ", with the id of another row: fewer messages than rows bear it",
+        }
         return f"{id_}  {event['topic'] or 'no topic'}{created}{why.get(event.get('why', ''), '')}"
     if kind == "twice":
         return f"{id_}  {event['copies']} times, first at {_spot(event['first'])}, last at {_spot(event['last'])}"

@@ -178,6 +178,23 @@ def usable(slot: Slot) -> Slot:
     return slot
 
 
+def unfinished(name: str) -> str:
+    """The step where only the pending slot of `name` exists, lost or not: the table has the rows."""
+    return (
+        f"stop the old relay, then: cdc-outbox backfill --slot {name}; or to hear how many rows there are, and to "
+        f"finish it if there are none: cdc-outbox init --slot {name}"
+    )
+
+
+def limit_of(slot: Slot) -> str:
+    """The server's setting that made it lose the slot, as a step. https://www.postgresql.org/docs/18/view-pg-replication-slots.html"""
+    return {
+        "idle_timeout": "raise idle_replication_slot_timeout",
+        "wal_level_insufficient": "set wal_level to logical",
+        "rows_removed": "set hot_standby_feedback on the standby",
+    }.get(slot.invalidation_reason or "", "raise max_slot_wal_keep_size")
+
+
 def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slot:
     """The slot `name` as `inspect` found it, if a relay can stream from it.
 
@@ -190,8 +207,7 @@ def require(slot: Slot | None, name: str, *, pending: Slot | None = None) -> Slo
             raise SlotMissing(
                 f'only "{pending.name}" exists: rows from before it have to be published before the slot "{name}" '
                 "gets its name, or init was interrupted",
-                next=f"stop the old relay, then: cdc-outbox backfill --slot {name}; or to hear how many rows there "
-                f"are, and to finish it if there are none: cdc-outbox init --slot {name}",
+                next=unfinished(name),
             )
         raise SlotMissing(
             f'there is no replication slot "{name}"',

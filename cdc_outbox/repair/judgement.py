@@ -249,11 +249,13 @@ class Judge:
         first: dict[bytes, tuple[Any, ...]] = {}
         copies: dict[bytes, list[Any]] = {}
         same: dict[bytes, int] = {}
+        owed: dict[bytes, list[tuple[Any, ...]]] = {}
         for record in self._books.events.bucket(at):
             key = record[0]
             if record[1] == entry.ROW:
-                if rows.setdefault(key, record) is not record:
+                if (one := rows.setdefault(key, record)) is not record:
                     same[key] = same.get(key, 1) + 1
+                    owed.setdefault(key, [one]).append(record)
             elif first.setdefault(key, record) is not record:
                 counted = copies.get(key)
                 if counted is None:
@@ -267,6 +269,8 @@ class Judge:
         for key, (plain, sourced, last) in copies.items():
             if key in rows or self._rules.has(first[key][4]):
                 self._copied(first[key], plain, sourced, last, same.get(key, 1))
+        for key, bearers in owed.items():
+            self._too_few(bearers, sum(copies.get(key, (0, 0))[:2]) + (key in first))
         for suspicion in self._suspicions.bucket(at):
             self._heed(suspicion, rows, first)
         strays = first.keys() - rows.keys()
@@ -281,6 +285,24 @@ class Judge:
             Stray(key, where, place, offset, ms, id_(key, where))
             for key, _, _, place, ms, where, offset in sorted(found, key=lambda each: (each[3], each[6]))
         ]
+
+    def _too_few(self, bearers: list[tuple[Any, ...]], messages: int) -> None:
+        """Several rows have one id. Where there are fewer messages, nobody can tell whose is missing."""
+        if not messages:
+            return
+        expected = [row for row in bearers if not self._not_for_us(row)]
+        expected.sort(key=lambda row: not row[2] & entry.ACKNOWLEDGED)
+        for row in expected[messages:]:
+            if row[2] & entry.ACKNOWLEDGED or self._rules.unacknowledged == "missing":
+                self._tell(row, self.findings.unknown, why="same id")
+            else:
+                self._under_way(row)
+
+    def _not_for_us(self, row: tuple[Any, ...]) -> bool:
+        flags, rules = row[2], self._rules
+        return bool(
+            (flags & entry.LEFT_OUT and not rules.left_out) or (flags & entry.SENT and not rules.sent)
+        )
 
     def _not_found(self, row: tuple[Any, ...]) -> None:
         key, _, flags, *_ = row

@@ -443,10 +443,10 @@ class _Judgement:
         culprit, name = culprits.find(self.sample, self.forecast), self.sample.name
         if culprit is not None and culprit.kind != "slot":
             return culprit.next
+        if self.sample.slot is None:
+            return slots.unfinished(name)
         if self._kept.lost:
             return recover(name)
-        if self.sample.slot is None:
-            return f"cdc-outbox init --slot {name}"
         return self._delivery_next()
 
     def _catalog_xmin(self) -> Check:

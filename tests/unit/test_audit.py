@@ -63,6 +63,16 @@ def test_rows_that_share_an_id_may_have_a_message_each() -> None:
     assert judged(rows, [[message(at, A) for at in range(4)]]).twice.count == 1
 
 
+def test_where_rows_that_share_an_id_have_too_few_messages_it_is_not_clean() -> None:
+    rows = [(A, ACKNOWLEDGED)] * 3
+    found = judged(rows, [[message(0, A), message(1, A, source="replay")]])
+    assert [each["why"] for each in found.unknown.events] == ["same id"]
+    found = judged([*rows[:1], (A, 0)], [[message(0, A)]], Rules(unacknowledged="under way"))
+    assert (found.unknown.count, found.under_way.count) == (0, 1)
+    found = judged([*rows[:1], (A, 0)], [[message(0, A)]], Rules(unacknowledged="missing"))
+    assert (found.unknown.count, found.under_way.count) == (1, 0)
+
+
 def test_a_message_without_a_row_is_foreign_unless_the_table_has_one_by_now() -> None:
     messages = [[message(0, A), message(1, B), message(2, "other"), message(3, None)]]
     found = judged(SURE[:1], messages, known=[B])

@@ -428,6 +428,13 @@ class TestSlot:
         assert health.document()["slot"]["exists"] is False
         assert health.document()["slot"]["retained_bytes"] == 4 * MIB
 
+    def test_only_a_pending_one_that_is_lost(self) -> None:
+        lost = slot(name="outbox_slot_pending", active=False, wal_status="lost", safe_wal_size=None)
+        health = self.of(None, pending=lost)
+        steps = [each.next or "" for each in health.checks if each.status is Level.CRITICAL]
+        assert all("cdc-outbox backfill" in each for each in steps) and len(steps) >= 2
+        assert not any("--no-backfill" in each for each in steps)
+
     def test_lost(self) -> None:
         gone = slot(active=False, wal_status="lost", safe_wal_size=None, restart_lsn=None)
         health = self.of(gone)
