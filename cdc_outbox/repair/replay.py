@@ -35,7 +35,7 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import Choice, waiting
-from cdc_outbox.repair.backfill import LOOK, TableWanted
+from cdc_outbox.repair.backfill import LOOK, LOOK_AGAIN, TableWanted
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.table.mapping import Mapping
 
@@ -207,11 +207,27 @@ class Replay:
         """Read all rows that were chosen, and publish nothing. `read` hears how many were read.
 
         Raises SlotBusy while a relay streams from the slot, unless beside it; UsageError for values that the table
-        can't hold; NotThere; what is wrong with the set-up; PostgresUnavailable.
+        can't hold; NotThere; what is wrong with the set-up; PostgresUnavailable; TableWanted.
         """
-        async with self._standing() as (held, streams), self._opened(held) as opened:
-            found = opened.found
+        async with AsyncExitStack() as stack:
+            held, streams = await stack.enter_async_context(self._standing())
+            watcher = await connect_control(self._settings.postgres, application_name=APPLICATION_NAME)
+            stack.push_async_callback(watcher.close)
+            reading = asyncio.create_task(self._read(held, read), name="rows")
+            looking = asyncio.create_task(self._look_after(watcher), name="look")
+            try:
+                await asyncio.wait({reading, looking}, return_when=asyncio.FIRST_COMPLETED)
+                if looking.done():
+                    looking.result()
+                found = await reading
+            finally:
+                await _cancelled(reading, looking)
             found.beside = streams
+            return found
+
+    async def _read(self, held: Holding | None, read: Callable[[int], None]) -> Found:
+        async with self._opened(held) as opened:
+            found = opened.found
             count = 0
             async for plan, portion in opened.portions():
                 for values in portion:
@@ -247,11 +263,7 @@ class Replay:
                     looking.result()
                 await moving
             finally:
-                for task in (moving, looking):
-                    task.cancel()
-                    await asyncio.wait({task})
-                    if not task.cancelled():
-                        task.exception()
+                await _cancelled(moving, looking)
                 self.published = passage.published
 
     async def _portions(self, held: Holding | None) -> AsyncGenerator[tuple[Plan, Portion]]:
@@ -264,7 +276,7 @@ class Replay:
         """Ends with an error only: someone waits to have the table to itself, and inserts wait behind it."""
         wanted: str | None = None
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOOK if wanted is None else LOOK_AGAIN)
             reader = self._reader
             waits = await table_rows.waits_for(watcher, reader) if reader is not None else None
             if waits is not None and waits == wanted:
@@ -376,6 +388,15 @@ class Replay:
             next="it may have been removed, or never committed: cdc-outbox find "
             f"{condition.missing[0]} says what is known",
         )
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """End them, and see them end."""
+    for task in tasks:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()
 
 
 async def _undelivered(held: Holding, table: TableName) -> set[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -9,15 +10,21 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from cdc_outbox.postgres.chosen import Chosen
+from cdc_outbox.repair.backfill import TableWanted
+from cdc_outbox.repair.replay import Replay
+from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.integration.test_peek import ALL_VERSIONS, POSITIONS
 from tests.polling.table import B
@@ -31,6 +38,11 @@ from tests.servers.wait import eventually
 INSERT: LiteralString = (
     "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
     " values (%s, %s, 'counted', %s, %s) returning id::text"
+)
+HELD: LiteralString = (
+    "select count(*) from pg_locks where relation = 'outbox'::regclass and mode = 'AccessShareLock'"
+    " and pid in (select pid from pg_stat_activity where application_name = 'cdc-outbox replay'"
+    " and state = 'idle in transaction')"
 )
 
 
@@ -234,6 +246,39 @@ def test_a_policy_that_hides_rows_is_told(stage: Stage, outbox: Database) -> Non
         assert "row-level security" in error
     finally:
         stage.pipeline.sql(SQL("drop owned by {}").format(reader), SQL("drop role {}").format(reader))
+
+
+def test_whoever_wants_the_table_to_himself_is_let_by_before_anything_is_sent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What would be sent is counted first, and the table is held for as long as that takes."""
+    pipeline = stage.pipeline
+    pipeline.sql(
+        SQL(
+            "insert into outbox (aggregate_type, aggregate_id, event_type)"
+            " select 'large', n::text, 'x' from generate_series(1, 60000) n"
+        )
+    )
+    environment = {
+        "CDC_OUTBOX_DSN": pipeline.dsn,
+        "CDC_OUTBOX_SLOT": pipeline.slot,
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+    }
+    settings = load("replay", {}, environment, tmp_path)
+    monkeypatch.setattr("cdc_outbox.repair.replay.LOOK", 0.02)
+    monkeypatch.setattr("cdc_outbox.repair.replay.LOOK_AGAIN", 0.02)
+
+    def alter() -> None:
+        eventually(lambda: pipeline.value(HELD), 30, "the replay has a snapshot")
+        pipeline.sql(SQL("alter table outbox add column note text"))
+
+    waiting = threading.Thread(target=alter)
+    waiting.start()
+    chosen = Chosen(since=datetime(2000, 1, 1, tzinfo=UTC))
+    with pytest.raises(TableWanted, match="alter table outbox add column note"):
+        asyncio.run(Replay(settings, chosen, order_by=None, beside=False).look(read=lambda count: None))
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def interrupted(process: subprocess.Popen[str]) -> bool:
