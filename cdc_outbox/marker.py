@@ -95,6 +95,8 @@ class Marker:
         self._task: asyncio.Task[None] | None = None
         self._search: Search | None = None
         self._searched_at: float | None = None
+        self._whole: frozenset[int] | None = None
+        self._told = False
         self._failed = 0
         self._refused = 0
 
@@ -217,22 +219,30 @@ class Marker:
         """A search, where it is time for one."""
         marks = self._marks
         if marks.target is None:
-            marks.target = await marking.next_transaction(await self._connected())
+            conn = await self._connected()
+            self._whole = await marking.whole_parts(conn, self._settings.slot, marks.markings)
+            self._tell_of_parts()
+            marks.target = await marking.next_transaction(conn)
         if marks.horizon is None:
             return None
         last = marks.horizon >= marks.target
         if not last and self._searched_at is not None and time.monotonic() - self._searched_at < SEARCH_EVERY:
             return None
-        since = await marking.streaming_since(await self._connected(), self._settings.slot)
-        if since is None:
-            _log.warning(
-                "rows that were left unmarked can't be found",
-                why="the witness has no row that says since when the slot has brought rows",
-                slot=self._settings.slot,
-            )
+        if not self._whole:
             marks.searched(None)
             return None
-        return Search(Delivered(since, marks.horizon), list(marks.markings))
+        return Search(Delivered(marks.horizon, self._whole), list(marks.markings))
+
+    def _tell_of_parts(self) -> None:
+        """Say once why rows can't be looked for, where that is so."""
+        why = None
+        if self._whole is None:
+            why = "the witness table has no row, or no column, that says which tables are whole"
+        elif not self._whole:
+            why = "rows that no relay has sent may be among those that wait, and none of them may be taken for sent"
+        if why is not None and not self._told:
+            self._told = True
+            _log.warning("rows that were left unmarked can't be found", why=why, slot=self._settings.slot)
 
     def _end(self, search: Search) -> None:
         self._search, self._searched_at = None, time.monotonic()

@@ -22,7 +22,7 @@ begin
   end if;
   select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns from pg_catalog.pg_attribute a
    where a.attrelid = outbox and not a.attisdropped
-     and (a.attname in ('ctid', 'xmin') or replace(lower(a.attname), '_', '') = any(written || read)
+     and (a.attname in ('ctid', 'tableoid', 'xmin') or replace(lower(a.attname), '_', '') = any(written || read)
           or exists (select from pg_catalog.pg_index i where i.indrelid = outbox and i.indisunique
                         and i.indpred is null and a.attnum = any(i.indkey)));
   execute format('grant select (%s) on table %s to %I', columns, outbox, wanted);

@@ -9,7 +9,7 @@ create table if not exists public.cdc_outbox_witness (
   publication       text,
   incidents         jsonb not null default '[]'::jsonb,
   snapshot          pg_snapshot,
-  streaming_since   pg_snapshot not null default pg_current_snapshot(),
+  whole             text[] not null default '{}',
   updated_at        timestamptz not null default clock_timestamp()
 ) with (fillfactor = 50);
 
@@ -29,7 +29,7 @@ comment on column public.cdc_outbox_witness.incidents is
   'what happened to the publication or the slot and was not yet accepted: list of {kind, at, from_lsn, to_lsn, message}';
 comment on column public.cdc_outbox_witness.snapshot is
   'rows whose xmin is below pg_snapshot_xmin of this snapshot were delivered';
-comment on column public.cdc_outbox_witness.streaming_since is
-  'rows of transactions that this does not see came by the slot: taken with the row, and anew when a gap is accepted';
+comment on column public.cdc_outbox_witness.whole is
+  'the tables and partitions in which no row was left behind by the slot: only there unmarked rows are looked for';
 comment on column public.cdc_outbox_witness.updated_at is
   'when the relay wrote this row';

@@ -23,7 +23,7 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import belonging, outbox, publication, server, slot, synchronous, witness
+from cdc_outbox.postgres import belonging, outbox, publication, server, slot, synchronous, whole, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
@@ -226,6 +226,7 @@ class Admission:
             known = str(watch.known) if watch.known is not None else row.publication
             noted = replace(row, publication=known, incidents=watch.incidents)
             if noted != row:
+                await self.control.run(lambda conn: whole.forget(conn, self._settings.slot))
                 await self.control.run(lambda conn: witness.write(conn, noted))
                 self.witness = noted
             watch.unwritten = ()
@@ -327,9 +328,7 @@ class Admission:
         if row != known:
             await self.control.run(lambda conn: witness.write(conn, row))
         if accepted:
-            from cdc_outbox.postgres import marking
-
-            await self.control.run(lambda conn: marking.streams_anew(conn, self._settings.slot))
+            await self.control.run(lambda conn: whole.forget(conn, self._settings.slot))
         self.witness = row
 
     def was_set_back(self, delivered: int) -> bool:
@@ -423,6 +422,7 @@ class Admission:
         """Write new incidents into the witness row, if there is the table, and the publication as it is known now."""
         if isinstance(self.witness, Witness) and self.watch.unwritten:
             row = replace(self.witness, publication=str(self.watch.known), incidents=self.watch.unwritten)
+            await self.control.run(lambda conn: whole.forget(conn, self._settings.slot))
             await self.control.run(lambda conn: witness.note(conn, row))
             self.witness = replace(row, incidents=self.watch.incidents)
             self.watch.unwritten = ()

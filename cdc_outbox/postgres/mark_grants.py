@@ -27,7 +27,7 @@ select coalesce(bool_and(pg_catalog.has_column_privilege(r.oid, a.attrelid, a.at
                               or pg_catalog.has_column_privilege(r.oid, a.attrelid, a.attnum, 'update'))), false)
   from pg_catalog.pg_roles r, pg_catalog.pg_attribute a
  where r.rolname = %(role)s and a.attrelid = %(table)s::regclass and not a.attisdropped
-   and (a.attname in ('ctid', 'xmin') or replace(lower(a.attname), '_', '') = any(%(written)s || %(read)s)
+   and (a.attname in ('ctid', 'tableoid', 'xmin') or replace(lower(a.attname), '_', '') = any(%(written)s || %(read)s)
         or exists (select from pg_catalog.pg_index i where i.indrelid = a.attrelid and i.indisunique
                       and i.indpred is null and a.attnum = any(i.indkey)))
 """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NONE: Final = "--mark none"
 
-SYSTEM_COLUMNS: Final = ("ctid", "xmin")
+SYSTEM_COLUMNS: Final = ("ctid", "tableoid", "xmin")
 """What a search for rows that were left unmarked reads beside the table's own columns."""
 
 # Without pg_partition_tree(), which locks each partition for a moment.
@@ -61,7 +61,7 @@ select a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attnotnull, a.
        pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'select'),
        pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'update')
   from named join pg_catalog.pg_attribute a on a.attrelid = named.relation and not a.attisdropped
- where a.attnum > 0 or a.attname in ('ctid', 'xmin')
+ where a.attnum > 0 or a.attname in ('ctid', 'tableoid', 'xmin')
 """.replace("{family}", FAMILY)
 
 _KEYS: Final[LiteralString] = """
@@ -111,8 +111,8 @@ class Written:
 class Markable:
     """How rows of a table are found and marked.
 
-    `given_up` are words of `status` that say of a row that the old relay won't send it, `taken_up` that it may send it
-    again. `triggers` run for each marked row. `behind` is a column that looks like a status and stays as it is.
+    `given_up` are words of `status` that say of a row that the old relay won't send it. `triggers` run for
+    each marked row. `behind` is a column that looks like a status and stays as it is.
     """
 
     table: TableName
@@ -121,7 +121,6 @@ class Markable:
     sent: Sent
     status: Field | None
     given_up: frozenset[str]
-    taken_up: frozenset[str]
     triggers: tuple[str, ...]
     behind: Field | None = None
 
@@ -178,8 +177,6 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         sent=book.sent,
         status=next((each.field for each in (failed, taken) if each is not None), None),
         given_up=failed.given_up if failed is not None else frozenset(),
-        taken_up=(failed.retried if failed is not None else frozenset())
-        | (taken.words if taken is not None else frozenset()),
         triggers=tuple(str(name) for name in triggers),
         behind=doubt.unmarked(plan),
     )

@@ -4,8 +4,8 @@ Delivered rows are named by their key and found by its index. Rows that are mark
 has locked, are passed over. The table is never waited for: a lock on it is an error after two seconds.
 
 Rows whose marks were lost (a crash, a table that was locked for too long) are found by a search of the whole table, a
-few blocks at a time. A row counts as delivered there by the transaction that inserted it: it began after the slot was
-there, and had ended before the position that is known to be delivered.
+few blocks at a time, in the parts of it in which no row was left behind (`whole`). A row counts as delivered there by
+the transaction that wrote it: it had ended before the position that is known to be delivered.
 
 https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 """
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import PostgresUnavailable, SetupError
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
+from cdc_outbox.postgres import whole
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import PUBLIC, TRIGGERS_SEE_PUBLIC, Connection, connect_control, execute
@@ -90,21 +91,9 @@ select coalesce(max(pg_catalog.pg_relation_size(relation)
                     / pg_catalog.current_setting('block_size')::int8), 0)::int8 from family
 """.replace("{family}", FAMILY)
 
-_SINCE: Final[LiteralString] = """
-select streaming_since::text from public.cdc_outbox_witness where slot = %s
+_UNSENT: Final[LiteralString] = """
+select distinct t.tableoid::int8 from {table} as t where t.tableoid = any({parts}::pg_catalog.oid[]) and {unmarked}
 """
-
-# A table that a version before this column made goes without it: then nothing is searched for.
-_WITNESS: Final[LiteralString] = """
-select from pg_catalog.pg_attribute where attrelid = pg_catalog.to_regclass('public.cdc_outbox_witness')
-   and attname = 'streaming_since' and not attisdropped
-"""
-_ANEW: Final[LiteralString] = """
-update public.cdc_outbox_witness set streaming_since = default where slot = %s
-"""
-_WHOLE: Final[LiteralString] = "update public.cdc_outbox_witness set streaming_since = %s where slot = %s"
-_ALWAYS: Final = "3:3:"
-"""A snapshot that sees no transaction at all."""
 
 _NOW: Final[LiteralString] = (
     "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
@@ -117,13 +106,10 @@ _OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "P0"})
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Which transactions' rows were delivered: those that began after `since` was taken, and below `horizon`.
+    """Which rows were delivered: of transactions below `horizon`, 64 bits, in these parts of the tables (OIDs)."""
 
-    `since` is the text of a pg_snapshot, `horizon` a 64-bit number.
-    """
-
-    since: str
     horizon: int
+    parts: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +141,6 @@ async def connect(settings: PostgresSettings, *, application_name: str, like: Co
     return conn
 
 
-async def streaming_since(conn: Connection, slot: str) -> str | None:
-    """The snapshot, as text, beyond which all rows came from the slot; None where nothing has kept it."""
-    rows = await execute(conn, _SINCE, (slot,)) if await execute(conn, _WITNESS) else []
-    return str(rows[0][0]) if rows else None
-
-
 async def marking(
     conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
 ) -> Marking:
@@ -177,22 +157,31 @@ async def planned(conn: Connection, plan: Plan, settings: OutboxSettings) -> Mar
     """How rows of the plan's table are marked. Raises SetupError and MissingRight where they can't be."""
     deciding = [(each, accept(each, values)) for each, values in selected(settings, plan.table, plan.shape)]
     how = await examine(conn, plan, deciding=[each.name for each, _ in deciding])
-    return Marking(how, [_one_of(each, values) for each, values in deciding])
+    ours = [_one_of(each, values) for each, values in deciding]
+    return Marking(how, ours, whole.selection(settings, plan.table, plan.shape))
 
 
-async def streams_anew(conn: Connection, slot: str) -> None:
-    """Remember that rows from before now may be missing: a gap was accepted."""
-    if await execute(conn, _WITNESS):
-        await execute(conn, _ANEW, (slot,))
+async def whole_parts(conn: Connection, slot: str, markings: Sequence[Marking]) -> frozenset[int] | None:
+    """The OIDs of the parts in which no row was left behind, now that the slot streams; None where nothing keeps them.
 
-
-async def every_row_is_ours(conn: Connection, slot: str) -> None:
-    """Remember that no row of the tables is left behind by the slot: what it doesn't bring was published before.
-
-    Raises MissingRight. Without a witness table there is no memory.
+    Parts that weren't known to be whole are looked at: where no row waits, and nobody is writing one, all that will
+    wait comes by the slot.
     """
-    if await execute(conn, _WITNESS):
-        await execute(conn, _WHOLE, (_ALWAYS, slot))
+    known = await whole.known(conn, slot)
+    if known is None:
+        return None
+    names: dict[str, int] = {}
+    for each in markings:
+        there = await whole.parts(conn, each.how.table, each.selection)
+        found = {name: oid for name, oid in there.items() if name in known}
+        if others := {name: oid for name, oid in there.items() if name not in known}:
+            left = await whole.written_to(conn, [*others.values()])
+            left |= await each.waiting_in(conn, [*others.values()])
+            found |= {name: oid for name, oid in others.items() if oid not in left}
+        names |= found
+    if names.keys() != known:
+        await whole.remember(conn, slot, names)
+    return frozenset(names.values())
 
 
 def concerns_rows(error: BaseException) -> bool:
@@ -204,8 +193,8 @@ def concerns_rows(error: BaseException) -> bool:
 class Marking:
     """The statements for one table."""
 
-    def __init__(self, how: Markable, ours: Sequence[sql.Composable]) -> None:
-        """`ours`: conditions that hold for the rows that are sent."""
+    def __init__(self, how: Markable, ours: Sequence[sql.Composable], selection: str) -> None:
+        """`ours`: conditions that hold for the rows that are sent; `selection`: their short text, as in `whole`."""
         self.how = how
         key = [sql.Identifier("t", column.name) for column in how.key]
         free = [sql.Identifier(f"key_{at}") for at in range(len(key))]
@@ -225,6 +214,7 @@ class Marking:
         self._left = _whole(sql.SQL(_LEFT).format(named=named, **self._parts))
         self._ours = [*ours]
         self._own_type = any("." in column.type for column in how.key)
+        self.selection = selection
 
     async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> Outcome:
         """Mark the rows with these `count` keys, an array literal for each column of the key."""
@@ -236,6 +226,19 @@ class Marking:
         if found >= count:
             return Outcome(int(marked), int(left))
         return Outcome(int(marked), int(left), await next_transaction(conn))
+
+    async def waiting_in(self, conn: Connection, parts: Sequence[int]) -> set[int]:
+        """Those of these parts of the table in which a row waits that is ours; all of them if that takes too long."""
+        query = sql.SQL(_UNSENT).format(parts=_oids(parts), **self._parts)
+        try:
+            rows = await execute(conn, sql.SQL(" and ").join([query, *self._ours]))
+        except SetupError:
+            raise
+        except CdcOutboxError:
+            if conn.closed:
+                raise
+            return set(parts)
+        return {int(oid) for (oid,) in rows}
 
     async def blocks(self, conn: Connection) -> int:
         """How many blocks the search has to look at: those of the largest partition."""
@@ -267,29 +270,23 @@ class Marking:
             await execute(conn, PUBLIC)
 
     def _found(self, delivered: Delivered, now: int) -> list[sql.Composable]:
-        """A row that we would have sent, of a transaction of the slot's time that had ended at the horizon.
+        """A row that we would have sent, in a part without rows left behind, of a transaction ended at the horizon.
 
-        A row from before the slot may bear a later transaction, because somebody has changed it since. So rows that the
-        old relay failed to send, or has in hand, aren't taken for ours, unless no row is left behind at all. Numbers
-        are told apart only for 2^31 transactions: what is much older than that is taken as foreign.
+        Rows that the old relay gave up aren't taken for ours. Numbers are told apart only for 2^31 transactions: what
+        is much older than that is taken as foreign.
         """
-        how, whole = self.how, delivered.since == _ALWAYS
+        how = self.how
         found = [*self._ours]
         if how.status is not None:
-            left = how.given_up if whole else how.given_up | how.taken_up
-            found.append(sql.SQL("not {}").format(says(how.status, left)))
+            found.append(sql.SQL("not {}").format(says(how.status, how.given_up)))
         proven = Proof("", delivered.horizon if now - delivered.horizon <= OLDEST else None)
         before = Acknowledged(self.how.table, (proven,)).condition(sql.Identifier("t"))
-        found.append(before)
-        if whole:
-            return found
-        _, began, open_then = delivered.since.split(":")
-        began_at = max(int(began), now - OLDEST)
-        running = [str(int(number) % 2**32) for number in open_then.split(",") if number]
-        since = sql.SQL(
-            "(pg_catalog.age(t.xmin) <= pg_catalog.age({}::pg_catalog.xid) or t.xmin = any({}::pg_catalog.xid[]))"
-        ).format(sql.Literal(str(began_at % 2**32)), sql.Literal("{" + ",".join(running) + "}"))
-        return [*found, since]
+        parts = sql.SQL("t.tableoid = any({}::pg_catalog.oid[])").format(_oids(delivered.parts))
+        return [*found, before, parts]
+
+
+def _oids(parts: Collection[int]) -> sql.Literal:
+    return sql.Literal("{" + ",".join(map(str, sorted(parts))) + "}")
 
 
 def tid(place: int) -> str:

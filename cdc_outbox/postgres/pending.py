@@ -18,14 +18,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
-from cdc_outbox.postgres import slot, witness
+from cdc_outbox.postgres import slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.server import Server
@@ -136,9 +136,18 @@ async def discard(
 
 
 async def decide(
-    relay: Connection, owner: Connection, name: str, server: Server, pending: Slot, identity: Identity | None
+    relay: Connection,
+    owner: Connection,
+    name: str,
+    server: Server,
+    pending: Slot,
+    identity: Identity | None,
+    whole_parts: Collection[str] = (),
 ) -> None:
-    """Write the witness row with the slot's start, if there is the table. Raises MissingRight where nobody may."""
+    """Write the witness row with the slot's start, if there is the table, and the parts in which no row is left behind.
+
+    Raises MissingRight where nobody may.
+    """
     if not await execute(relay, _WITNESS) or pending.confirmed_flush_lsn is None:
         return
     row = Witness(
@@ -148,7 +157,13 @@ async def decide(
         position=pending.confirmed_flush_lsn,
         publication=str(identity),
     )
-    try:
-        await witness.write(relay, row)
-    except MissingRight:
-        await witness.write(owner, row)
+    for conn in (relay, owner):
+        try:
+            if await whole.kept(conn):
+                await witness.decide(conn, row, whole_parts)
+            else:
+                await witness.write(conn, row)
+            return
+        except MissingRight:
+            if conn is owner:
+                raise

@@ -46,7 +46,7 @@ from cdc_outbox.errors import (
     SetupError,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import cleanup_grants, mark_grants, outbox, publication, slot, steps, witness
+from cdc_outbox.postgres import cleanup_grants, mark_grants, outbox, publication, slot, steps, whole, witness
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
@@ -169,6 +169,8 @@ class _Init:
         """What it takes to give the rights that couldn't be given."""
         self.refused: MissingRight | None = None
         self.unfit: list[MappingError] = []
+        self.whole: set[str] = set()
+        """The parts of the tables in which no row is left behind, unless the slot is refused."""
 
     async def run(self) -> InitReport:
         chosen = steps.chosen_by(self.options)
@@ -418,7 +420,7 @@ class _Init:
         if not done:
             made = await self.counted_slot(relay, pending)
             try:
-                await decide(relay, self.owner, self.name, server, made, state.identity)
+                await decide(relay, self.owner, self.name, server, made, state.identity, self.whole)
             except MissingRight:
                 if pending is None:
                     await slot.drop(relay, made.name)
@@ -445,6 +447,7 @@ class _Init:
         if not self.options.backfill:
             return made
         try:
+            self.whole = await self.parts()
             counted = {table: await self.unsent(table) for table in self.settings.outbox.tables}
         except BaseException:
             if pending is None:
@@ -455,6 +458,16 @@ class _Init:
         if held:
             raise self.backfill_needed(made, held)
         return made
+
+    async def parts(self) -> set[str]:
+        """The parts of the tables that fit, as the witness names them."""
+        settings, names = self.settings.outbox, set[str]()
+        for table in settings.tables:
+            with suppress(MappingError):
+                shape = Shape(await outbox.columns(self.owner, table) or ())
+                selection = whole.selection(settings, table, shape)
+                names |= (await whole.parts(self.owner, table, selection)).keys()
+        return names
 
     async def unsent(self, table: TableName) -> tuple[int, str]:
         """How many rows of the table may be unsent, and how many of each value that tells of them, in words."""

@@ -88,11 +88,10 @@ class Choice:
 class Waiting:
     """The rows of one table, to be read through a snapshot. `rule` and `ordered` say which and how, in words.
 
-    `whole`: no row is left out but those that the old relay gave up, which the table says of each. `by_value` are the
-    rows by what the table says of them, in words, where it says anything; `besides` how many rows that may be unsent
-    don't fulfil a person's condition, and `known_by` how they are known to be. `left_out`: the condition of rows that a
-    person leaves out and that may be unsent; None where there are none. `restored`: that of those among them which are
-    published all the same.
+    `whole`: no row is left out that may be unsent. `by_value` are the rows by what the table says of them, in
+    words, where it says anything; `besides` how many rows that may be unsent don't fulfil a person's condition, and
+    `known_by` how they are known to be. `left_out`: the condition of rows that a person leaves out and that may be
+    unsent; None where there are none. `restored`: that of those among them which are published all the same.
     """
 
     plan: Plan
@@ -166,7 +165,7 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
         besides = await _require_fulfilled(conn, plan, where, ours)
     elif not choice.everything:
         await _require_known(conn, plan, ours)
-    skipped = failed is not None and failed.retried and choice.failed == "skip"
+    skipped = failed is not None and choice.failed == "skip"
     if choice.where is None and not choice.everything:
         await _require_none_scheduled(conn, plan, where)
     told = telling(plan.shape, plan.ignored, plan.bookkeeping)

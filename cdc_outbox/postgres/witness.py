@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
@@ -130,6 +130,13 @@ values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(p
 on conflict (slot) do update set updated_at = excluded.updated_at,
 """
 
+_DECIDE: Final[LiteralString] = """
+insert into public.cdc_outbox_witness
+       (slot, system_identifier, timeline, position, publication, incidents, snapshot, whole)
+values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
+        %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, %(whole)s)
+"""
+
 # `greatest`, for a relay that lost the slot to another one must not take the position back with its last
 # word. On another server or timeline the old position and the old snapshot mean nothing.
 _WRITE: Final[LiteralString] = """
@@ -215,6 +222,11 @@ def of(
         snapshot=snapshot,
         updated_at=updated_at,
     )
+
+
+async def decide(conn: Connection, witness: Witness, whole: Collection[str]) -> None:
+    """Write the row of a slot that nobody has streamed from, with the parts of its tables that are whole."""
+    await execute(conn, _DECIDE, {**_parameters(witness), "whole": sorted(whole)})
 
 
 async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:

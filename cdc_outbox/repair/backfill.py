@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,7 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import marking, outbox, pending, publication, slot, table_rows, unsent
+from cdc_outbox.postgres import outbox, pending, publication, slot, table_rows, unsent, whole
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
@@ -201,9 +201,20 @@ class _Backfill:
         await pending.everything_visible(
             self.owner, made, self.name, within=self.options.wait, waiting=self.listener.blocked
         )
-        await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen])
+        whole_parts = await self.whole_parts(chosen)
+        try:
+            await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen])
+        except (SlotLost, SlotMissing):
+            raise
+        except BaseException:
+            _log.warning(
+                "the slot keeps WAL until the rows are published",
+                slot=made.name,
+                next=f"run this again; or to give the slot up: cdc-outbox drop --slot {self.name}",
+            )
+            raise
         faults.backfill_held("published")
-        await self.decide(made, state, chosen)
+        await self.decide(made, state, whole_parts)
         report = await self.name_it()
         return self.report(report.slot, passage)
 
@@ -372,7 +383,7 @@ class _Backfill:
         if found.lost:
             raise SlotLost(
                 f'the slot "{name}" is lost: the server keeps no more WAL for it',
-                next="raise max_slot_wal_keep_size, then run this again: it makes the slot and reads the table anew",
+                next=f"{slot.limit_of(found)}, then run this again: it makes the slot and reads the table anew",
             )
         room = found.safe_wal_size
         if room is None or (told is not None and room > told / 2):
@@ -385,7 +396,16 @@ class _Backfill:
             )
         return max(room, 0)
 
-    async def decide(self, made: Slot, before: Identity | None, chosen: Sequence[Waiting]) -> None:
+    async def whole_parts(self, chosen: Sequence[Waiting]) -> set[str]:
+        """The parts of the tables in which no row is left behind, once what was chosen of them is published."""
+        names: set[str] = set()
+        for each in chosen:
+            if each.whole:
+                selection = whole.selection(self.settings.outbox, each.table, each.plan.shape)
+                names |= (await whole.parts(self.owner, each.table, selection)).keys()
+        return names
+
+    async def decide(self, made: Slot, before: Identity | None, whole_parts: Collection[str]) -> None:
         """The rows are published. From the snapshot on everything has to be behind the slot."""
         now = await self.publication()
         if before is None or now is None or compare(before, now) is Change.MADE_AGAIN:
@@ -394,12 +414,7 @@ class _Backfill:
                 "may not be behind the slot",
                 next="run this again: it reads the table anew",
             )
-        await pending.decide(self.relay, self.owner, self.name, self.server, made, before)
-        if all(each.whole for each in chosen):
-            try:
-                await marking.every_row_is_ours(self.relay, self.name)
-            except MissingRight:
-                await marking.every_row_is_ours(self.owner, self.name)
+        await pending.decide(self.relay, self.owner, self.name, self.server, made, before, whole_parts)
         faults.backfill_held("decided")
 
     async def name_it(self) -> Report:

@@ -51,7 +51,7 @@ class Table:
         return 3 * BLOCKS
 
     async def search(self, _conn: object, place: int, delivered: Delivered, width: int) -> tuple[int, bool]:
-        assert delivered == Delivered("5:5:", 40)
+        assert delivered == Delivered(40, frozenset({5}))
         places = range(place, place + width)
         self.fail(*(bad for bad in self.bad if bad in places))
         self.searched.append(places)
@@ -72,8 +72,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect(*_: object, **__: object) -> Connection:
         return Connection()
 
-    async def since(*_: object) -> str:
-        return "5:5:"
+    async def parts(*_: object) -> frozenset[int]:
+        return frozenset({5})
 
     async def following(*_: object) -> int:
         return 40
@@ -82,7 +82,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFUSED_PAUSE", 0.0)
     monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
     monkeypatch.setattr(marking, "connect", connect)
-    monkeypatch.setattr(marking, "streaming_since", since)
+    monkeypatch.setattr(marking, "whole_parts", parts)
     monkeypatch.setattr(marking, "next_transaction", following)
 
 

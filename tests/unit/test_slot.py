@@ -9,7 +9,7 @@ import pytest
 from cdc_outbox.errors import SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.blocker import Blocker
-from cdc_outbox.postgres.slot import Slot, creation, pending_name, require
+from cdc_outbox.postgres.slot import Slot, creation, limit_of, pending_name, require
 
 GOOD = Slot(
     name="outbox_slot",
@@ -104,3 +104,16 @@ def test_the_creation_of_a_slot_quotes_its_name() -> None:
     text = creation("o'slot", failover=True, within=1.5).as_string()
     assert "'o''slot'" in text
     assert "statement_timeout = '1500ms'" in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "setting"),
+    [
+        ("idle_timeout", "idle_replication_slot_timeout"),
+        ("wal_removed", "max_slot_wal_keep_size"),
+        ("wal_level_insufficient", "wal_level"),
+        (None, "max_slot_wal_keep_size"),
+    ],
+)
+def test_the_setting_that_cost_a_slot_is_named(reason: str | None, setting: str) -> None:
+    assert setting in limit_of(replace(GOOD, wal_status="lost", invalidation_reason=reason))
