@@ -55,6 +55,8 @@ class Memory:
     """The last position that was written into the witness, or confirmed where there is none."""
     accepted: bool = False
     """Whether a person told this process to go on past what it would refuse."""
+    left_behind: set[TableName] = field(default_factory=set)
+    """Tables of the publication that nobody delivers, as a person told this process to have it."""
 
 
 class Admission:
@@ -140,13 +142,13 @@ class Admission:
             self._refuse_unless(accept_gap and isinstance(another, PublicationReplaced), another)
         if (left_out := self._left_out()) is not None:
             self._refuse_unless(accept_gap, left_out)
-        elif self.publication.identity is not None:
-            await self._require_all_named(accepted=accept_gap)
         try:
             await self._look_back(found)
         except PublicationReplaced as replaced:
             self._refuse_unless(accept_gap, replaced)
             self.watch.accept()
+        if left_out is None and self.publication.identity is not None:
+            await self._require_all_named(accepted=accept_gap)
         ((names,),) = await self.control.run(
             lambda conn: execute(conn, "select current_setting('synchronous_standby_names')")
         )
@@ -197,8 +199,9 @@ class Admission:
         )
         if found is None:
             return
-        if not found.fed:
+        if not found.fed and not self._memory.left_behind.issuperset(found.tables):
             self._refuse_unless(accepted, found.refusal(slot_name, self._tables))
+            self._memory.left_behind.update(found.tables)
         self._notice(f"{found}: rows of those are passed over, and no other relay gets them from this slot")
 
     async def _tell_of_keyless(self) -> None:
