@@ -284,7 +284,7 @@ def test_a_condition_that_is_none(place: Backfilled) -> None:
     rows_of_c(place, 2)
     for where, code, words in (
         ("sent_at is", 2, "is not a condition in SQL: syntax error at its end"),
-        ("topic = 'open", 2, "unterminated quoted string at or near \"'open\""),
+        ("topic = 'open", 2, 'unterminated quoted string at or near "\'open"'),
         ("true); drop table outbox; --", 2, "is not a condition in SQL"),
         ("true) or (true", 2, "is not a condition in SQL"),
         ("nothing = 1", 78, 'column "nothing" does not exist'),

@@ -166,6 +166,7 @@ def test_leaving_a_polling_relay(
             "create table outbox (id bigserial primary key, aggregate_id text not null, topic text not null,"
             " payload jsonb, status text not null default 'pending', created_at timestamptz default now())"
         )
+
         def insert() -> None:
             connection.execute(
                 "insert into outbox (aggregate_id, topic, payload) values ('7', %s, '{}')", (topic,)
