@@ -494,8 +494,15 @@ class KafkaCluster(Kafka):
         admin = self.admin()
 
         def found() -> KafkaBroker | None:
-            node = admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader
-            return next((broker for broker in self.brokers if broker.node == node and broker.running), None)
+            known = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+            return next(
+                (
+                    broker
+                    for broker in self.brokers
+                    if known and broker.node == known.leader and broker.running
+                ),
+                None,
+            )
 
         broker = eventually(found, 30, f"a leader of {topic}/{partition}")
         assert broker is not None
