@@ -31,6 +31,9 @@ _SPARE: Final = 8 * 1024 * 1024
 SELDOM: Final = 100_000
 """Objects that are more than before when the collector comes."""
 
+FIRST: Final = 5.0
+"""Seconds until what the beginning has left is given back."""
+
 TIDY: Final = 60.0
 """Seconds between two times that free memory is given back, which takes a third of a millisecond."""
 
@@ -71,7 +74,8 @@ def give_back() -> bool:
 
 
 async def tidy() -> None:
-    """Give back each minute, until cancelled."""
+    """Give back once the first session has begun, and then each minute, until cancelled."""
+    await asyncio.sleep(FIRST)
     while True:
-        await asyncio.sleep(TIDY)
         give_back()
+        await asyncio.sleep(TIDY)

@@ -37,7 +37,8 @@ class Peak:
 def without_extras() -> Iterator[dict[str, str]]:
     """An environment in which the relay finds what it needs, and no extra (the client loads codecs, used or not)."""
     with tempfile.TemporaryDirectory() as hidden:
-        Path(hidden, "cramjam.py").write_text("raise ImportError\n")
+        for extra in ("cramjam", "murmurhash2"):
+            Path(hidden, f"{extra}.py").write_text("raise ImportError\n")
         yield {"PYTHONPATH": f"{hidden}:{CHECKOUT}"}
 
 

@@ -55,6 +55,7 @@ def test_settling_gives_back_what_start_up_freed() -> None:
 
 def test_free_memory_goes_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "TIDY", 0.001)
+    monkeypatch.setattr(memory, "FIRST", 0.001)
 
     async def until_given_back() -> None:
         kept = holes()
