@@ -28,6 +28,7 @@ HOLD_BACKFILL: Final = f"{_PREFIX}HOLD_BACKFILL"
 """`<step>:<file>`. When a backfill has done this step it makes the file, and goes on once it is gone."""
 
 _LOOK: Final = 0.05
+"""Seconds between looks at the file. The whole process stands still between them, as one that is to be killed there."""
 
 
 def backfill_held(step: str) -> None:

@@ -1,4 +1,4 @@
-"""`--older-than`: an age as an option of a command."""
+"""A duration as an option of a command: how long to wait, or how old."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def older_than_option(text: str, *, required: bool) -> Callable[[Decorated], Decorated]:
     """The option, given to the command as seconds. Wrong usage where it is no duration."""
     return click.option("--older-than", metavar="AGE", required=required, callback=_seconds, help=text)
+
+
+def duration(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    """The seconds of a duration. Wrong usage where it is none."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:

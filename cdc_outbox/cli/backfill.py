@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cdc_outbox.cli import Command, ask, load_settings, run, settings_options, until_signal
+from cdc_outbox.cli.age import duration
 from cdc_outbox.errors import UsageError
-from cdc_outbox.settings import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from cdc_outbox.settings import Settings
 
 _LATER = "dead-letter"
-
-
-def _duration(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _failed(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -78,7 +71,7 @@ def _failed(_context: click.Context, _parameter: click.Parameter, value: str | N
     "--stale-after",
     default="5m",
     metavar="DURATION",
-    callback=_duration,
+    callback=duration,
     help="A row that the old relay took longer ago than this is published; one that it took since is in the way.  [5m]",
 )
 @click.option("--no-failover", is_flag=True, help="If the slot has to be made: no failover slot.")
@@ -86,7 +79,7 @@ def _failed(_context: click.Context, _parameter: click.Parameter, value: str | N
     "--wait",
     default="30s",
     metavar="DURATION",
-    callback=_duration,
+    callback=duration,
     help="How long to wait for open transactions.  [30s]",
 )
 def command(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli.age import duration
 from cdc_outbox.log import json_text
-from cdc_outbox.settings import parse_duration
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.blocker import Blocker
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.steps import Step, StepName
 
 STEPS = ("table", "witness", "publication", "slot")
-
-
-def _duration(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _role(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -75,7 +68,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     "--wait",
     default="30s",
     metavar="DURATION",
-    callback=_duration,
+    callback=duration,
     help="How long to wait for open transactions.  [30s]",
 )
 @click.option(

@@ -46,7 +46,7 @@ def end(processes: dict[int, int]) -> None:
             os.kill(pid, number)
     deadline = time.monotonic() + PATIENCE
     left = list(processes)
-    while left and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline:  # processes of others: nobody tells us of their end
         time.sleep(0.01)
         left = [pid for pid in left if alive(pid)]
     for pid in processes:

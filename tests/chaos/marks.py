@@ -81,7 +81,7 @@ class Storm:
             time.sleep(3)
 
     def freeze(self) -> None:
-        """The broker stands still for three seconds."""
+        """The broker stands still for three seconds: here and above the pause is the blow itself."""
         self.kafka.pause()
         time.sleep(3)
         self.kafka.resume()

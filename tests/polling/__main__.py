@@ -60,7 +60,7 @@ def main() -> None:
 
     def publish(rows: Sequence[Row]) -> dict[int, str]:
         failed = outlet.publish(rows)
-        time.sleep(options.slowness)
+        time.sleep(options.slowness)  # a slow relay, to be killed between sending and marking
         return failed
 
     with psycopg.connect(options.dsn, autocommit=True, application_name=APPLICATION_NAME) as connection:
