@@ -142,6 +142,9 @@ async def execute(
     the connection is cut: psycopg's way, to ask a server for the end of a query and wait for it, takes ten
     more seconds with a frozen one, which acknowledges everything and does nothing.
 
+    Beside `parameters` the names and literals of a composed query may hold any sign, `beside_parameters` sees to that;
+    its own SQL has `%%` where it means one.
+
     Raises the error that `sqlstate.py` has for the stage; PostgresUnavailable when the time is over.
     """
     if conn.closed:
@@ -172,8 +175,30 @@ async def execute(
 async def _fetch(
     conn: Connection, query: LiteralString | sql.SQL | sql.Composed, parameters: Parameters | None
 ) -> list[TupleRow]:
-    cursor = await conn.execute(sql.SQL(query) if isinstance(query, str) else query, parameters)
+    statement = sql.SQL(query) if isinstance(query, str) else query
+    if parameters is not None and isinstance(statement, sql.Composed):
+        statement = beside_parameters(statement, conn)
+    cursor = await conn.execute(statement, parameters)
     return await cursor.fetchall() if cursor.description is not None else []
+
+
+def beside_parameters(statement: sql.Composed, conn: Connection | None = None) -> sql.Composed:
+    """The statement with every `%` of its names and literals doubled: psycopg, given parameters, looks for their places
+    in those too.
+
+    `conn` is the one that will run it, where its encoding may be another than UTF-8.
+
+    https://www.psycopg.org/psycopg3/docs/basic/params.html
+    """
+    parts: list[sql.Composable] = []
+    for part in statement:
+        if isinstance(part, sql.Composed):
+            parts.append(beside_parameters(part, conn))
+        elif isinstance(part, sql.Identifier | sql.Literal):
+            parts.append(sql.SQL(part.as_string(conn).replace("%", "%%")))
+        else:
+            parts.append(part)
+    return sql.Composed(parts)
 
 
 async def reach_operators(conn: Connection, *types: int) -> None:
