@@ -14,7 +14,7 @@ from cdc_outbox.cli.command import TYPED
 from cdc_outbox.cli.failure import Reporter
 from cdc_outbox.postgres.remedy import complete, repeat
 from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
-from cdc_outbox.settings.kind import Entries
+from cdc_outbox.settings.entries import Entries
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

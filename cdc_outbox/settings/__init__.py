@@ -15,10 +15,10 @@ from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.client import variable
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
 from cdc_outbox.settings.dsn import LIBPQ_VARIABLES, Dsn
+from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.environment import Environment
 from cdc_outbox.settings.file import File
 from cdc_outbox.settings.flag import Flags
-from cdc_outbox.settings.kind import Entries
 from cdc_outbox.settings.model import (
     ROLES,
     SECRET_CLIENT_NAMES,

@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cdc_outbox.settings.kind import Choice, Integer, Kind, OptionEntries, Refused
+from cdc_outbox.settings.entries import OptionEntries
+from cdc_outbox.settings.kind import Kind, Refused
+from cdc_outbox.settings.kind.amount import Integer
+from cdc_outbox.settings.kind.word import Choice
 from cdc_outbox.settings.model import SECRET_CLIENT_NAMES
 
 _PROVIDER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)

@@ -12,27 +12,12 @@ from typing import Final
 from cdc_outbox.event import TableName
 from cdc_outbox.settings.client import CLIENT
 from cdc_outbox.settings.dsn import Dsn
-from cdc_outbox.settings.kind import (
-    Address,
-    Boolean,
-    Choice,
-    Connection,
-    Duration,
-    Entries,
-    FilePath,
-    Identifier,
-    Integer,
-    Key,
-    Kind,
-    Plain,
-    Rate,
-    Servers,
-    Size,
-    SlotName,
-    StatusEntries,
-    Tables,
-    Values,
-)
+from cdc_outbox.settings.entries import Entries, StatusEntries
+from cdc_outbox.settings.kind import Kind
+from cdc_outbox.settings.kind.address import Address, Connection, FilePath, Servers
+from cdc_outbox.settings.kind.amount import Duration, Integer, Rate, Size
+from cdc_outbox.settings.kind.name import Identifier, Key, SlotName, Tables
+from cdc_outbox.settings.kind.word import Boolean, Choice, Plain, Values
 from cdc_outbox.settings.model import ROLES, STATUS_MEANINGS
 from cdc_outbox.settings.signal import SignalEntries
 from cdc_outbox.table.profiles import AUTO, BY_NAME, NONE

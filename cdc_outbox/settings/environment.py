@@ -15,8 +15,9 @@ from typing import Final
 
 from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.declare import PREFIX, SETTINGS, Setting
+from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.flag import read_pairs
-from cdc_outbox.settings.kind import Entries, Refused
+from cdc_outbox.settings.kind import Refused
 from cdc_outbox.settings.model import Notice
 from cdc_outbox.settings.place import Value, nearest, variable_place
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.declare import BY_KEY
-from cdc_outbox.settings.kind import Entries, type_name
+from cdc_outbox.settings.entries import Entries
+from cdc_outbox.settings.kind import type_name
 from cdc_outbox.settings.place import Value, file_place, nearest
 
 DEFAULT: Final = "cdc-outbox.toml"

@@ -8,7 +8,7 @@ from functools import partial
 
 from cdc_outbox.errors import UsageError
 from cdc_outbox.settings.declare import SETTINGS, Setting, parameter
-from cdc_outbox.settings.kind import Entries
+from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.model import Notice
 from cdc_outbox.settings.place import Place, Value, flag_place
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from cdc_outbox.errors import ConfigError, UsageError
-from cdc_outbox.settings.kind import Entries, Kind, Refused, Unquotable
+from cdc_outbox.settings.entries import Entries
+from cdc_outbox.settings.kind import Kind, Refused, Unquotable
 
 _LONGEST_QUOTE: Final = 80
 

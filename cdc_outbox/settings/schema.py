@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cdc_outbox.settings.declare import SETTINGS, Setting
-from cdc_outbox.settings.kind import Entries
+from cdc_outbox.settings.entries import Entries
 
 
 def document() -> dict[str, object]:

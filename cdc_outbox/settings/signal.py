@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cdc_outbox.settings.kind import Choice, Duration, Entries, Kind, Size, plain_text
+from cdc_outbox.settings.entries import Entries
+from cdc_outbox.settings.kind import Kind, plain_text
+from cdc_outbox.settings.kind.amount import Duration, Size
+from cdc_outbox.settings.kind.word import Choice
 
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s?(%?)", re.ASCII)
 _COUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s?([kMG]?)", re.ASCII)

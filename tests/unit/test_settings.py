@@ -10,7 +10,7 @@ import pytest
 from cdc_outbox.errors import CdcOutboxError, ConfigError, UsageError
 from cdc_outbox.event import TableName
 from cdc_outbox.settings import SETTINGS, Settings, load, parameter
-from cdc_outbox.settings.kind import Entries
+from cdc_outbox.settings.entries import Entries
 
 Load = Callable[..., Settings]
 

@@ -11,7 +11,7 @@ import pytest
 from cdc_outbox.event import TableName
 from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.settings import SETTINGS, Settings, load
-from cdc_outbox.settings.kind import Entries
+from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.schema import document
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.libraries import LIBRARIES, Library

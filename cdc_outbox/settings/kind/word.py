@@ -1,0 +1,107 @@
+"""Words: one of a few, a truth value, any text, or the values of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from cdc_outbox.settings.kind import Kind, Refused, Unquoted, plain_text, type_name
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class Choice(Kind):
+    """One of a few words. `later` are words whose feature comes in a later version."""
+
+    def __init__(
+        self,
+        *values: str,
+        later: Collection[str] = (),
+        fold: Callable[[str], str] = str.lower,
+        metavar: str | None = None,
+    ) -> None:
+        super().__init__(values[0], metavar or "|".join(values))
+        self.values = values
+        self.later = later
+        self.fold = fold
+
+    def text(self, text: str) -> str:
+        value = self.fold(text.strip())
+        if value in self.later:
+            raise Refused(
+                "it asks for something that this version can't do yet",
+                next=f"choose {_either(self.values)}",
+            )
+        if value not in self.values:
+            raise ValueError(f"it must be {_either(self.values)}")
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"enum": list(self.values)}
+
+
+class Boolean(Unquoted):
+    """true or false; in the environment also yes, no, on, off, 1, 0."""
+
+    def __init__(self) -> None:
+        super().__init__("true", "true|false")
+
+    def text(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word in _TRUE:
+            return True
+        if word in _FALSE:
+            return False
+        raise ValueError("it must be true or false")
+
+    def toml(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"it is {type_name(value)}, not true or false (without quotes)")
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "boolean"}
+
+
+class Plain(Kind):
+    """Text, or a number or truth value that stands for its text."""
+
+    def text(self, text: str) -> str:
+        return text
+
+    def toml(self, value: object) -> str:
+        return self.text(plain_text(value))
+
+    def schema(self) -> dict[str, object]:
+        return {"type": ["string", "number", "boolean"]}
+
+
+class Values(Kind):
+    """One or several accepted values of a column."""
+
+    def text(self, text: str) -> tuple[str, ...]:
+        return (text,)
+
+    def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(texts))
+
+    def toml(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            value = [value]
+        if not value:
+            raise ValueError("the list of accepted values is empty")
+        return self.texts([plain_text(one) for one in value])
+
+    def show(self, value: tuple[str, ...]) -> object:
+        return list(value)
+
+    def schema(self) -> dict[str, object]:
+        one: dict[str, object] = {"type": ["string", "integer", "boolean"]}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
+def _either(values: Sequence[str]) -> str:
+    if len(values) == 1:
+        return values[0]
+    return f"{', '.join(values[:-1])} or {values[-1]}"
