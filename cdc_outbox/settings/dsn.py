@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from cdc_outbox.settings.likeness import nearest
 from cdc_outbox.settings.secret import MASK, SECRET_WORDS
 
 _WORD_LIST: Final = """
@@ -162,8 +163,6 @@ def _word_value(text: str, at: int) -> tuple[str, int]:
 def _sorted_out(text: str, found: Sequence[tuple[str, str]]) -> Dsn:
     for name, value in found:
         if name not in WORDS:
-            from cdc_outbox.settings.place import nearest
-
             # A name is quoted only where it looks like one: it may be a piece of a password.
             shown = repr(name) if re.fullmatch(r"[a-z_]{2,30}", name) else "a parameter in it"
             raise ValueError(

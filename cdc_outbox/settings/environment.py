@@ -18,8 +18,9 @@ from cdc_outbox.settings.declare import PREFIX, SETTINGS, Setting
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.flag import read_pairs
 from cdc_outbox.settings.kind import Refused
+from cdc_outbox.settings.likeness import nearest
 from cdc_outbox.settings.model import Notice
-from cdc_outbox.settings.place import Value, nearest, variable_place
+from cdc_outbox.settings.place import Value, variable_place
 
 CONFIG: Final = PREFIX + "CONFIG"
 

@@ -11,7 +11,8 @@ from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.declare import BY_KEY
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.kind import type_name
-from cdc_outbox.settings.place import Value, file_place, nearest
+from cdc_outbox.settings.likeness import nearest
+from cdc_outbox.settings.place import Value, file_place
 
 DEFAULT: Final = "cdc-outbox.toml"
 

@@ -8,13 +8,14 @@ secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from cdc_outbox.errors import ConfigError, UsageError
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.kind import Kind, Refused, Unquotable
+from cdc_outbox.settings.likeness import likeness, nearest
 
 _LONGEST_QUOTE: Final = 80
 
@@ -72,7 +73,7 @@ class Place:
         if entries.names is not None and normal not in entries.names:
             near = nearest(normal, entries.names)
             step = f"the nearest known name is {near!r}; write that, or leave it out"
-            if _likeness(normal.lower(), near) < _ALIKE and len(entries.names) <= _FEW:
+            if likeness(normal.lower(), near) < _ALIKE and len(entries.names) <= _FEW:
                 step = f"the known names are {', '.join(entries.names)}"
             raise self.error(f"{self.label}: unknown name {_quote(name)}", next=step)
         return normal
@@ -89,21 +90,6 @@ def variable_place(variable: str, example: str) -> Place:
 def file_place(file: str, key: str, kind: Kind) -> Place:
     name = key if "." not in key else key.rpartition(".")[2]
     return Place(f"file {file}", f"{key} in {file}", f"{name} = {kind.toml_example}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like `name`, by the whole or by its last part."""
-    name = name.lower()
-    return max(known, key=lambda candidate: _likeness(name, candidate))
-
-
-def _likeness(name: str, candidate: str) -> float:
-    """How much of a name in lower case is in another one, from 0 to 1."""
-    from difflib import SequenceMatcher
-
-    whole = SequenceMatcher(None, name, candidate.lower()).ratio()
-    last = SequenceMatcher(None, name.rpartition(".")[2], candidate.lower().rpartition(".")[2]).ratio()
-    return max(whole, 0.99 * last)
 
 
 def shell(example: str) -> str:
