@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc_outbox.event import TableName
-from cdc_outbox.table.compiler import Compiler, NoKey, gone
+from cdc_outbox.table.compiler import Compiler
+from cdc_outbox.table.key import NoKey
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import Shape
+from cdc_outbox.table.roles import gone
 from cdc_outbox.table.values import Field, base
 
 if TYPE_CHECKING:
