@@ -7,13 +7,12 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName
 from cdc_outbox.table import hstore, key, members, own_words, profiles, raw, selection, sent, template, topic
-from cdc_outbox.table.layout import Encode, Layout
+from cdc_outbox.table.layout import Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.roles import Roles
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from cdc_outbox.settings.model import OutboxSettings
     from cdc_outbox.table.layout import Source
     from cdc_outbox.table.sent import Bookkeeping
-
-ENCODERS: Final[dict[str, Callable[[Layout], Encode]]] = {}
-"""Envelopes by the value of the setting `outbox.profile`; the default one for all others."""
 
 DEFAULT_TOPIC: Final = "outbox.event."
 """The prefix of the topic where only an aggregate type is known."""
@@ -97,7 +93,7 @@ class Compiler:
             table=self.table,
             shape=self.shape,
             layout=layout,
-            encode=ENCODERS.get(settings.profile, raw.compile)(layout),
+            encode=raw.compile(layout),
             rules=rules,
             summary=self.roles.summary,
             needed=self.roles.needed,

@@ -2,7 +2,7 @@
 
 The mapping fills one layout per relation. An encoder (`raw` is the default envelope) is a pure function
 that compiles a layout into another pure function, from a row to topic, partition, key, value, timestamp and
-headers. A further envelope is a further module with such a function, and a line in `compiler.ENCODERS`.
+headers. A further envelope would be a further module with such a function.
 """
 
 from __future__ import annotations
