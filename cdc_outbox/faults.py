@@ -32,7 +32,7 @@ _LOOK: Final = 0.05
 
 
 def backfill_held(step: str) -> None:
-    """Hold a backfill after a step, if this is the step: `slot`, `published`, `decided` or `copied`."""
+    """Hold a backfill after a step, if this is the step: `noted`, `slot`, `published`, `decided` or `copied`."""
     wanted, _, name = os.environ.get(HOLD_BACKFILL, "").partition(":")
     if wanted != step:
         return

@@ -150,6 +150,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
     if isinstance(rows, Absent):
         own = Proof(slot, None, rows.value, f"cdc-outbox init --slot {slot}")
         return Acknowledged(table, (own,))
+    rows = [row for row in rows if not row.slot.endswith(PENDING_SUFFIX)]
     proofs = [_proof(row, here, int(now)) for row in rows if row.slot == slot or _feeds(row, relations)]
     undecided = await _undecided(owner, {row.slot for row in rows})
     proofs += [

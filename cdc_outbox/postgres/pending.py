@@ -1,6 +1,7 @@
 """What a pending slot stands for: the work between a slot's position and its name.
 
-Without a witness row nothing was decided yet: rows from before the slot may wait in the table. A witness row at the
+Without a witness row nothing was decided yet: rows from before the slot may wait in the table, and what the publication
+was when the slot was made is noted (`noted.py`). A witness row at the
 pending slot's start says that they were counted and there were none, that they were given up, or that they were
 published (`backfill`). It is written last before the slot gets its name, so that whoever finds both goes on there.
 `init` and `backfill` share this; the caller holds the slot's advisory lock.
@@ -18,7 +19,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
-from cdc_outbox.postgres import slot, whole, witness
+from cdc_outbox.postgres import noted, slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Change, Identity, compare
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
+    from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
 
@@ -41,10 +43,7 @@ _WITNESS: Final[LiteralString] = (
 
 async def witness_row(relay: Connection, owner: Connection, name: str) -> Witness | None:
     """The slot's witness row, read by who may."""
-    try:
-        row = await witness.read(relay, name)
-    except MissingRight:
-        row = await witness.read(owner, name)
+    row = await witness.read_by(relay, owner, name)
     return row if isinstance(row, Witness) else None
 
 
@@ -72,8 +71,8 @@ def decided(row: Witness | None, pending: Slot | None, server: Server) -> bool:
 def is_whole(pending: Slot, row: Witness | None, identity: Identity | None) -> bool:
     """Whether a pending slot still has its WAL, and a decided one its publication from its start on.
 
-    Before the decision it doesn't matter what the publication hid: such rows are in the table, and it is read
-    after that.
+    Before the decision it doesn't matter to who reads the table what the publication hid: such rows are there. Who
+    doesn't read it asks `require_complete`.
     """
     if pending.lost or identity is None:
         return False
@@ -82,6 +81,35 @@ def is_whole(pending: Slot, row: Witness | None, identity: Identity | None) -> b
     if row.publication is None:
         return False
     return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
+
+
+async def require_complete(
+    relay: Connection,
+    owner: Connection,
+    name: str,
+    pending: Slot,
+    row: Witness | None,
+    server: Server,
+    state: PublicationState,
+) -> None:
+    """Raise GapFound where rows may be missing from the pending slot of `name` that were committed since it was made.
+
+    That none waits in the table is no proof: an application may delete its rows as soon as it has written them.
+    """
+    why: str | None = None
+    if pending.lost:
+        why = f"it is lost ({pending.invalidation_reason or 'WAL that it still needed was removed'})"
+    elif row is None:
+        why = await noted.hidden(relay, owner, pending, server, state)
+    elif not is_whole(pending, row, state.identity):
+        why = noted.changed(state.name)
+    if why is not None:
+        raise GapFound(
+            f'the slot "{pending.name}" may lack rows that were committed after {pending.confirmed_flush_lsn}: {why}',
+            next=f"stop the old relay, then publish what the table has of them: cdc-outbox backfill --slot {name}; or "
+            "leave out all that is committed by then: "
+            f"cdc-outbox drop --slot {name} && cdc-outbox init --no-backfill --slot {name}",
+        )
 
 
 async def everything_visible(

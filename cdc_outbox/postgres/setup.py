@@ -6,21 +6,22 @@ What this guarantees:
 - No row falls between "was in the table before" and "comes from the slot": the slot is made first, as
   `<slot>_pending`, and the rows are counted after it, in a new snapshot, under the slot's advisory lock, once all that
   was committed before it can be seen (`pending.everything_visible`).
-- The configured name appears last. The order is: pending slot, count, witness row, copy to its name,
-  failover, end of the pending slot. A crash leaves one of these, and the next `init` goes on from there:
+- The configured name appears last. The order is: a note of the publication, pending slot, count, witness row, copy to
+  its name, failover, end of the pending slot. A crash leaves one of these, and the next `init` goes on from there:
 
   | left behind | what it proves | what `init` does |
   |---|---|---|
-  | pending slot | nothing was decided yet | keeps it, counts the rows again |
-  | pending slot that has lost its WAL | nothing any more | makes it anew, counts |
+  | a note alone | nothing | writes it anew, makes the slot |
+  | pending slot, note | nothing was decided yet | keeps it, counts the rows again |
+  | the same, but the WAL is lost, or the publication isn't that of the note | rows may be missing | nothing: 78 |
   | pending slot, witness row at its start | the rows were counted, given up or published | copies it to its name |
   | both slots | the same | failover, drops the pending one; so does `start` |
   | witness row alone | a slot that was in use is gone | nothing: 78, events may be missing |
 
   Where rows may be unsent the pending slot stays without a witness row: nothing is decided, and `backfill` publishes
-  them and goes the rest of the way. A `backfill` that was killed leaves one of the first three as well, and either
-  command goes on from there. The pending slot is never moved forward, so that rows which come and go meanwhile are
-  behind it.
+  them and goes the rest of the way. A `backfill` that was killed leaves one of the first four as well, and either
+  command goes on from there; from the third only `backfill`, for it reads the table. The pending slot is never moved
+  forward, so that rows which come and go meanwhile are behind it.
 
   The witness row comes before the copy, so that a slot that can be streamed from always has one: were it the
   other way round, a slot that was dropped and made again after a crash at that place would go unnoticed.
@@ -51,7 +52,8 @@ from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.named_words import require_words
-from cdc_outbox.postgres.pending import decide, decided, discard, everything_visible, is_whole, witness_row
+from cdc_outbox.postgres.noted import note
+from cdc_outbox.postgres.pending import decide, decided, everything_visible, require_complete, witness_row
 from cdc_outbox.postgres.server import (
     MAY_REPLICATE,
     Server,
@@ -414,9 +416,10 @@ class _Init:
         state.require()
         row = await witness_row(relay, self.owner, self.name)
         done = decided(row, pending, server)
-        if pending is not None and not is_whole(pending, row, state.identity):
-            await discard(relay, self.owner, self.name, pending, row)
-            pending, done = None, False
+        if pending is not None:
+            await require_complete(relay, self.owner, self.name, pending, row, server, state)
+        else:
+            await note(relay, self.owner, self.name, server, state.identity)
         if not done:
             made = await self.counted_slot(relay, pending)
             try:

@@ -14,6 +14,7 @@ the SQL for who may. Only where the slot can't be dropped nothing is.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
 from psycopg import sql
@@ -40,7 +41,7 @@ _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
   join pg_catalog.pg_replication_slots s on s.slot_name = w.slot
   join pg_catalog.pg_publication p on p.oid::int8 = (w.publication::jsonb -> 'publication' ->> 0)::int8
- where w.slot <> %s and p.pubname = %s and s.database = current_database()
+ where w.slot <> all(%s) and p.pubname = %s and s.database = current_database()
  order by w.slot
 """
 _MAY_REPLICATE: Final[LiteralString] = """
@@ -138,23 +139,18 @@ async def _look(relay: Connection, owner: Connection, settings: PostgresSettings
         ((unconfirmed,),) = await execute(relay, _BEHIND, (str(there.confirmed_flush_lsn),))
     users: tuple[str, ...] = ()
     try:
-        row = await _witness(relay, owner, settings.slot)
-        if isinstance(row, Witness) and row.identity is not None and not named:
-            for (name,) in await execute(relay, _NAME, (row.identity.publication.oid,)):
-                settings = replace(settings, publication=str(name))
+        row = await witness.read_by(relay, owner, settings.slot)
+        noted = await witness.read_by(relay, owner, slot.pending_name(settings.slot))
+        for known in (noted, row):
+            if isinstance(known, Witness) and known.identity is not None and not named:
+                for (name,) in await execute(relay, _NAME, (known.identity.publication.oid,)):
+                    settings = replace(settings, publication=str(name))
         users = await _users(relay, owner, settings)
         remembered = isinstance(row, Witness)
     except MissingRight:
         remembered = True
     found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
     return Standing(there, pending, remembered, settings.publication, found, users, unconfirmed)
-
-
-async def _witness(relay: Connection, owner: Connection, name: str) -> Witness | witness.Absent:
-    try:
-        return await witness.read(relay, name)
-    except MissingRight:
-        return await witness.read(owner, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +225,8 @@ async def _drop(
             told(f'removed slot "{name}"')
     if "witness" in lacking:
         return
-    try:
-        await witness.delete(relay, settings.slot)
-    except MissingRight:
-        await witness.delete(owner, settings.slot)
+    for name in (settings.slot, slot.pending_name(settings.slot)):
+        await witness.by_who_may(relay, owner, partial(witness.delete, slot=name))
     if standing.witness:
         told(f'removed witness row "{settings.slot}"')
     if "publication" not in lacking and await execute(owner, _PUBLICATION, (settings.publication,)):
@@ -277,11 +271,8 @@ async def _users(relay: Connection, owner: Connection, settings: PostgresSetting
     ((table,),) = await execute(relay, _WITNESS)
     if table is None:
         return ()
-    wanted = (settings.slot, settings.publication)
-    try:
-        rows = await execute(relay, _USERS, wanted)
-    except MissingRight:
-        rows = await execute(owner, _USERS, wanted)
+    wanted = ([settings.slot, slot.pending_name(settings.slot)], settings.publication)
+    rows = await witness.by_who_may(relay, owner, lambda conn: execute(conn, _USERS, wanted))
     return tuple(str(name) for (name,) in rows)
 
 

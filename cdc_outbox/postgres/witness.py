@@ -18,14 +18,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
 
-from cdc_outbox.errors import GapFound, SetupError, SlotMissing
+from cdc_outbox.errors import GapFound, MissingRight, SetupError, SlotMissing
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.publication import Identity
 from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar
+
     from cdc_outbox.postgres.server import Server
+
+    Answer = TypeVar("Answer")
 
 TABLE: Final = "public.cdc_outbox_witness"
 
@@ -130,7 +135,9 @@ values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(p
 on conflict (slot) do update set updated_at = excluded.updated_at,
 """
 
+# In the place of what was noted of the pending slot (noted.py).
 _DECIDE: Final[LiteralString] = """
+with noted as (delete from public.cdc_outbox_witness where slot = %(slot)s::text || '_pending')
 insert into public.cdc_outbox_witness
        (slot, system_identifier, timeline, position, publication, incidents, snapshot, whole)
 values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
@@ -181,6 +188,21 @@ async def read(conn: Connection, slot: str, *, within: float | None = None) -> W
     if not rows:
         return Absent.ROW
     return of(*rows[0])
+
+
+async def by_who_may(
+    relay: Connection, owner: Connection, work: Callable[[Connection], Awaitable[Answer]]
+) -> Answer:
+    """Do something with the witness as the relay, or as the owner where the relay's role may not."""
+    try:
+        return await work(relay)
+    except MissingRight:
+        return await work(owner)
+
+
+async def read_by(relay: Connection, owner: Connection, slot: str) -> Witness | Absent:
+    """As `read`, by who may."""
+    return await by_who_may(relay, owner, lambda conn: read(conn, slot))
 
 
 async def read_all(conn: Connection, *, within: float | None = None) -> list[Witness] | Absent:

@@ -6,9 +6,10 @@ what was committed after the position comes from the slot, and what lies between
 either, for the stream begins when all of it was confirmed. And none of it depends on what an earlier run has done:
 after a kill the next one reads the table anew.
 
-The order is: no row in the old relay's hands, a broker that answers, pending slot, all before it visible, snapshot,
-publish, confirmed by the broker, witness row, copy of the slot to its name, failover, end of the pending slot. The last
-four are those of `postgres/pending.py` and `slot.hand_over`, shared with `init`; whoever finds them half done goes on.
+The order is: no row in the old relay's hands, a broker that answers, a note of the publication, pending slot, all
+before it visible, snapshot, publish, confirmed by the broker, witness row, copy of the slot to its name, failover, end
+of the pending slot. The last four are those of `postgres/pending.py` and `slot.hand_over`, shared with `init`; whoever
+finds them half done goes on.
 All of it happens under the slot's advisory lock, and its loss is noticed before anything is decided: the lock's own
 session writes the witness row.
 
@@ -36,7 +37,7 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import outbox, pending, publication, slot, table_rows, unsent, whole
+from cdc_outbox.postgres import noted, outbox, pending, publication, slot, table_rows, unsent, whole
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
@@ -289,6 +290,8 @@ class _Backfill:
             if pending.is_whole(waits, row, state):
                 return waits
             await pending.discard(self.relay, self.owner, self.name, waits, row)
+        await noted.note(self.relay, self.owner, self.name, self.server, state)
+        faults.backfill_held("noted")
         return await slot.create(
             self.relay,
             slot.pending_name(self.name),

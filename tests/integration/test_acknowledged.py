@@ -185,6 +185,10 @@ def test_a_pending_slot_that_nothing_is_decided_about_proves_nothing(
         ]
         assert place.look(slot).proofs[-1].next == f"cdc-outbox backfill --slot {slot}_new"
         assert len(place.look(f"{slot}_new").proofs) == 2, "once each"
+        place.prove(f"{slot}_new_pending")  # what is noted of the publication decides nothing
+        assert place.lacking(slot) == [
+            f"rows from before the slot {slot}_new_pending have yet to be published"
+        ]
         place.prove(f"{slot}_new", snapshot=None)
         assert place.lacking(slot) == [f"the slot {slot}_new has no proof yet of what was delivered"]
         place.prove(f"{slot}_new")

@@ -15,7 +15,7 @@ from tests.servers.ledger import Consumer, Writer, create_outbox, verify
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import eventually
 
-STEPS = ("slot", "published", "decided", "copied")
+STEPS = ("noted", "slot", "published", "decided", "copied")
 
 
 @pytest.fixture
@@ -45,6 +45,8 @@ def test_killed_after_each_step_the_next_run_finishes_it(
                 if step == "decided":
                     shop.ok("--yes", command="drop")
                     shop.ok("--only", "publication")
+            elif step == "noted":
+                assert shop.slots() == []
             else:
                 assert shop.slots() == [f"{shop.slot}_pending"]
         writer.wait_written(50)

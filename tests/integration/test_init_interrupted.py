@@ -24,13 +24,14 @@ WITNESS: LiteralString = (
 
 @ALL_VERSIONS
 def test_a_pending_slot_alone_keeps_its_place_and_the_rows_are_counted(place: Set) -> None:
-    place.ok("--create-table", "--only", "table", "--only", "witness", "--only", "publication")
+    place.ok("--create-table", "--only", "table")
+    place.execute(ROW)
+    place.refused()
     pending = f"{place.slot}_pending"
-    place.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (pending,))
     before = place.start_of(pending)
     place.execute(ROW)
     error, _ = place.refused()
-    assert "holds 1 row " in error
+    assert "holds 2 rows " in error
     assert place.slots() == [pending]
     place.ok("--no-backfill")
     assert place.slots() == [place.slot]
@@ -53,18 +54,18 @@ def test_what_was_counted_is_finished_without_counting_again(place: Set, named: 
     assert place.start_of(place.slot) == start
 
 
-def test_a_counted_pending_slot_whose_publication_was_made_again_counts_again(place: Set) -> None:
+def test_a_counted_pending_slot_whose_publication_was_made_again_is_left_to_a_backfill(place: Set) -> None:
     place.ok("--create-table")
     pending = f"{place.slot}_pending"
     place.execute("select pg_copy_logical_replication_slot(%s, %s, false)", (place.slot, pending))
     place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
     place.execute("drop publication outbox_pub")
     place.execute(ROW)
-    error, _ = place.refused()
-    assert "holds 1 row " in error
-    assert place.slots() == [pending]
-    assert place.execute("select * from cdc_outbox_witness") == []
-    place.ok("--no-backfill")
+    for flags in ([], ["--no-backfill"]):
+        error, remedy = place.refused(*flags)
+        assert "the publication outbox_pub was made again or altered since" in error
+        assert f"cdc-outbox backfill --slot {place.slot}" in remedy
+        assert place.slots() == [pending]
 
 
 @ALL_VERSIONS

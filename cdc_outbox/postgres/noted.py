@@ -1,0 +1,71 @@
+"""What the publication was when a pending slot was made: a note, so that a later run sees what was hidden from it.
+
+The slot keeps the write-ahead log, and what of it becomes an event the publication says, as it was at each position. A
+publication that was dropped, altered or filtered for a time has hidden rows of that time, and afterwards nothing tells
+of it but other OIDs and another xmin. So the publication's identity is written before the slot is made, as a row of the
+witness table under the pending slot's own name, at a position where the slot wasn't there yet. Killed between the two
+there is a note without a slot, which means nothing: the next one is written over it. The witness row of the slot's own
+name, which has the identity too, takes its place (`pending.decide`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.event import quote
+from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres import witness
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.slot import pending_name
+from cdc_outbox.postgres.witness import Absent, Witness
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.server import Server
+    from cdc_outbox.postgres.slot import Slot
+
+_NOW: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
+
+
+async def note(
+    relay: Connection, owner: Connection, name: str, server: Server, identity: Identity | None
+) -> None:
+    """Write what the publication is, before the pending slot of `name` is made; nothing where there is no table.
+
+    Raises MissingRight where nobody may.
+    """
+    if await witness.read_by(relay, owner, pending_name(name)) is Absent.TABLE:
+        return
+    ((now,),) = await execute(relay, _NOW)
+    row = Witness(
+        slot=pending_name(name),
+        system_identifier=server.system_identifier,
+        timeline=server.timeline or 1,
+        position=LSN.parse(now),
+        publication=str(identity),
+    )
+    await witness.by_who_may(relay, owner, lambda conn: witness.write(conn, row))
+
+
+async def hidden(
+    relay: Connection, owner: Connection, pending: Slot, server: Server, state: PublicationState
+) -> str | None:
+    """Why rows may have been hidden from a pending slot, in words; None where the publication is what it was."""
+    found = await witness.read_by(relay, owner, pending.name)
+    if (
+        isinstance(found, Absent)
+        or found.identity is None
+        or found.system_identifier != server.system_identifier
+        or pending.confirmed_flush_lsn is None
+        or found.position > pending.confirmed_flush_lsn
+    ):
+        return f"nothing says what the publication {quote(state.name)} was when the slot was made"
+    if state.identity is None or compare(found.identity, state.identity) is not Change.UNCHANGED:
+        return changed(state.name)
+    return None
+
+
+def changed(publication: str) -> str:
+    """That the publication isn't what it was, in words."""
+    return f"the publication {quote(publication)} was made again or altered since"
