@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 20
 
+_VERDICTS = {
+    "clean": "clean",
+    "unclean": "not clean: {faults}",
+    "empty": "nothing was compared: there is no row",
+}
+
 
 @click.command(
     cls=Command,
@@ -35,7 +41,7 @@ DEFAULT_LIMIT = 20
 @click.option(
     "--since",
     metavar="TIME",
-    help="Only rows written from then on: 2024-01-17T13:00:00Z, or 2h for two hours ago.",
+    help="Only rows written from then on: 2024-01-17T13:00:00Z, or 2h for two hours ago. UTC, where it has no offset.",
 )
 @click.option("--until", metavar="TIME", help="Only rows written before then.")
 @click.option(
@@ -92,7 +98,7 @@ def command(
     """Compare the table with the topics: which events are missing, twice, out of order or foreign?
 
     Reads both and changes nothing; the relay may go on meanwhile, and what it has yet to deliver is told as under way.
-    Exits 0 only when nothing is wrong, 1 when something is.
+    Exits 0 only when nothing is wrong, 1 when something is. Where there is no row to compare, it says so.
     """
     settings = load_settings()
     sources = ids_from(id_from)
@@ -121,7 +127,7 @@ def command(
         click.echo(json_text(plain(document, redact)))
     else:
         click.echo(redact("\n".join(_lines(document, limit))))
-    return 0 if report.clean else 1
+    return 0 if report.well else 1
 
 
 async def _audit(settings: Settings, wish: Wish) -> Report:
@@ -182,7 +188,7 @@ def _lines(document: dict[str, Any], limit: int) -> Iterator[str]:
     for note in document["notes"]:
         yield f"note: {note}"
     faults = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in document["faults"].items())
-    yield f"not clean: {faults}" if faults else "clean"
+    yield _VERDICTS[document["status"]].format(faults=faults)
     if document["next"] is not None:
         yield f"next: {document['next']}"
 

@@ -24,8 +24,8 @@ def moment(flag: str, text: str | None) -> datetime | Ago | None:
         pass
     try:
         found = datetime.fromisoformat(text)
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    except ValueError:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{flag} {text!r} is neither a time nor a duration",
             next=f"write {flag} 2024-01-17T13:00:00Z, or {flag} 2h for two hours ago",

@@ -140,7 +140,7 @@ async def _replay(
         found = await replay.look(read=progress.moved)
     if found.first_poison is not None and not dry_run:
         raise _poison(found)
-    if found.undelivered or found.left_out or dry_run or not agreed:
+    if found.undelivered or found.left_out or found.clock or dry_run or not agreed:
         click.echo("\n".join(_told(found, shown=dry_run or not agreed)), err=as_json or not dry_run)
     if dry_run or not found.events:
         if as_json:
@@ -185,6 +185,8 @@ def _told(found: Found, *, shown: bool) -> list[str]:
         if found.unproven is not None:
             lines.append(f"  {found.unproven[0]}; next: {found.unproven[1]}")
     lines += [f"left out: {count} by the rule {rule}" for rule, count in sorted(found.left_out.items())]
+    if found.clock is not None:
+        lines.append(str(found.clock))
     if found.first_poison is not None:
         lines.append(f"can't be published: {found.poison}, the first: {found.first_poison}")
         lines.append(f"  next: {found.first_poison.next}")
@@ -248,9 +250,13 @@ def _poison(found: Found) -> CdcOutboxError:
 
 def _nothing(found: Found) -> CdcOutboxError:
     if not found.rows:
+        others = "ask for other rows; those that were removed from the table can't be published again"
+        clock = found.clock
         return NothingToReplay(
             f"no row of {found.table} is what was asked for",
-            next="ask for other rows; those that were removed from the table can't be published again",
+            next=f"ask by the clock of {clock.zone}: {clock.meant}; or {others}"
+            if clock and clock.meant
+            else others,
         )
     if found.undelivered:
         return NothingToReplay(

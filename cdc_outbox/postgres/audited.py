@@ -6,64 +6,52 @@ where it goes and whether it goes at all are asked for; payloads stay where they
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
 from cdc_outbox.postgres import chosen, table_rows
-from cdc_outbox.postgres.chosen import Ago, Chosen
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table.values import Field
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from cdc_outbox.event import Values
     from cdc_outbox.postgres.acknowledged import Acknowledged
+    from cdc_outbox.postgres.chosen import Window
     from cdc_outbox.postgres.table_rows import Chunk
-    from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.plan import Plan
 
-_NOW: Final[LiteralString] = "select (extract(epoch from clock_timestamp()) * 1000000)::int8"
 _OPTIONAL: Final = ("topic", "aggregate_type", "created_at")
 
 
-async def settled(conn: Connection, window: Chosen) -> Chosen:
-    """The window with its bounds as moments, by the server's clock."""
-    ((now_us,),) = await execute(conn, _NOW)
-
-    def moment(bound: datetime | Ago | None) -> datetime | None:
-        if isinstance(bound, Ago):
-            return datetime.fromtimestamp(int(now_us) / 1e6 - bound.seconds, UTC)
-        return bound
-
-    return replace(window, since=moment(window.since), until=moment(window.until))
-
-
 class AuditedRows:
-    """The rows of one table in a window."""
+    """The rows of one table in a window. Raises UsageError for a window over a table without a time of writing."""
 
-    def __init__(self, plan: Plan, where: sql.Composable | None, proven: Acknowledged) -> None:
+    def __init__(self, plan: Plan, window: Window, proven: Acknowledged) -> None:
         self.plan = plan
-        self._where = where
+        inside = chosen.written(plan, window, otherwise="audit the whole table, without --since and --until")
+        self._where = table_rows.bracketed(sql.SQL(" and ").join(inside)) if inside else None
         self._proven = proven.condition()
         self._wanted = _wanted(plan)
-
-    @classmethod
-    async def of(
-        cls, conn: Connection, plan: Plan, settings: OutboxSettings, window: Chosen, proven: Acknowledged
-    ) -> AuditedRows:
-        """Raises UsageError for a window over a table without a time of writing."""
-        if window.since is None and window.until is None:
-            return cls(plan, None, proven)
-        otherwise = "audit the whole table, without --since and --until"
-        found = await chosen.condition(conn, plan, settings, window, otherwise=otherwise)
-        return cls(plan, table_rows.bracketed(found.where), proven)
 
     async def count(self, conn: Connection) -> int:
         """How many they are, seen through the snapshot of `conn`."""
         return await table_rows.count(conn, self.plan.table, self._where)
+
+    async def newest(self, conn: Connection) -> int | None:
+        """When the newest row of the table was written, in or out of the window, in µs since 1970; None: not known."""
+        field = self.plan.optional.get("created_at")
+        if field is None:
+            return None
+        query = sql.SQL("select pg_catalog.max({})::text from {}").format(
+            sql.Identifier(field.name), sql.Identifier(self.plan.table.schema, self.plan.table.name)
+        )
+        ((text,),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
+        values: Values = [None] * len(self.plan.shape.fields)
+        values[field.at] = None if text is None else str(text).encode()
+        return self.plan.created_us(values, 0) or None
 
     async def portions(self, conn: Connection) -> AsyncIterator[tuple[bool, Chunk]]:
         """Read them through a snapshot: rows, and whether they are proven delivered."""

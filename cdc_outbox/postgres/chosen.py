@@ -7,7 +7,7 @@ can is asked before, since in the middle of a snapshot an error would end it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
@@ -34,6 +34,8 @@ NAMED: Final = 10
 NAMES_TIME: Final = "--column created_at=NAME"
 """The flag that names the column which says when a row was written."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 _SECONDS_BELOW: Final = 100_000_000_000
 """Numbers below are seconds since 1970, as `table/values.py` has it."""
 
@@ -57,15 +59,48 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """When rows were written: not before `since`, and before `until`."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return self.since is not None or self.until is not None
+
+
+async def window(conn: Connection, chosen: Chosen) -> Window:
+    """The times that were asked for as moments, by the server's clock. Raises UsageError where none lies between."""
+    ((now_us,),) = await execute(conn, _NOW)
+
+    def moment(bound: datetime | Ago | None) -> datetime | None:
+        if not isinstance(bound, Ago):
+            return bound
+        try:
+            return _EPOCH + timedelta(microseconds=int(now_us)) - timedelta(seconds=bound.seconds)
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)
+
+    found = Window(moment(chosen.since), moment(chosen.until))
+    if found.since is not None and found.until is not None and found.since >= found.until:
+        raise UsageError(
+            "--since is not before --until",
+            next="name the earlier time in --since; 2h means two hours ago, so --since 2h --until 1h",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """The rows that were chosen. `key` is what is left to compare in the message, where no column is the key.
 
-    `missing` are ids that no row has.
+    `missing` are ids that no row has; `window` is when the rows were written.
     """
 
     where: sql.Composable
     key: bytes | None
     missing: tuple[str, ...]
+    window: Window
 
 
 async def condition(
@@ -106,8 +141,9 @@ async def condition(
                 next="name it with --column aggregate_type=NAME, or leave --aggregate-type out",
             )
         conditions.append(await _equal(conn, plan, column, chosen.aggregate_type, "--aggregate-type"))
-    conditions += await _times(conn, plan, chosen, otherwise)
-    return Condition(sql.SQL(" and ").join(conditions or [sql.SQL("true")]), key, missing)
+    when = await window(conn, chosen)
+    conditions += written(plan, when, otherwise=otherwise)
+    return Condition(sql.SQL(" and ").join(conditions or [sql.SQL("true")]), key, missing, when)
 
 
 async def _exists(conn: Connection, plan: Plan, own: sql.Composable) -> bool:
@@ -155,10 +191,9 @@ async def _equal(conn: Connection, plan: Plan, field: Field, value: str, flag: s
     return condition
 
 
-async def _times(conn: Connection, plan: Plan, chosen: Chosen, otherwise: str) -> list[sql.Composable]:
-    """When the rows were written: not before `since`, and before `until`."""
-    bounds = [(flag, at) for flag, at in ((">=", chosen.since), ("<", chosen.until)) if at is not None]
-    if not bounds:
+def written(plan: Plan, window: Window, *, otherwise: str) -> list[sql.Composable]:
+    """The rows of a window as SQL. `otherwise` as for `condition`; raises UsageError like it."""
+    if not window:
         return []
     field = plan.optional.get("created_at")
     if field is None:
@@ -167,31 +202,21 @@ async def _times(conn: Connection, plan: Plan, chosen: Chosen, otherwise: str) -
             "go by",
             next=f"name it with {NAMES_TIME}; or {otherwise}",
         )
-    ((now_us,),) = await execute(conn, _NOW)
-    moments = {
-        flag: round(at.timestamp() * 1_000_000)
-        if isinstance(at, datetime)
-        else int(now_us) - round(at.seconds * 1_000_000)
-        for flag, at in bounds
-    }
-    if len(moments) == 2 and moments[">="] >= moments["<"]:
-        raise UsageError(
-            "--since is not before --until",
-            next="name the earlier time in --since; 2h means two hours ago, so --since 2h --until 1h",
-        )
-    return [_compared(field, flag, us) for flag, us in moments.items()]
+    bounds = ((">=", window.since), ("<", window.until))
+    return [_compared(field, operator, at) for operator, at in bounds if at is not None]
 
 
-def _compared(field: Field, operator: str, us: int) -> sql.Composable:
+def _compared(field: Field, operator: str, at: datetime) -> sql.Composable:
     column = sql.Identifier(field.name)
     compare = sql.SQL(">=") if operator == ">=" else sql.SQL("<")
     if field.type_oid in INTEGERS:
         milliseconds = sql.SQL("(case when abs({0}) < {1} then {0}::int8 * 1000 else {0} end)").format(
             column, sql.Literal(_SECONDS_BELOW)
         )
-        return sql.SQL("{} {} {}").format(milliseconds, compare, sql.Literal(us // 1000))
+        since_epoch = (at - _EPOCH) // timedelta(milliseconds=1)
+        return sql.SQL("{} {} {}").format(milliseconds, compare, sql.Literal(since_epoch))
     # A column without a time zone is in UTC, and the server passes over the offset.
-    moment = datetime.fromtimestamp(us / 1_000_000, UTC).isoformat(sep=" ", timespec="microseconds")
+    moment = at.astimezone(UTC).isoformat(sep=" ", timespec="microseconds")
     return sql.SQL("{} {} {}").format(column, compare, sql.Literal(moment))
 
 

@@ -26,24 +26,25 @@ import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox import log, memory
 from cdc_outbox.errors import SetupError
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
-from cdc_outbox.postgres import audited, server, slot, table_rows, witness
+from cdc_outbox.postgres import chosen, server, slot, table_rows, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen
+from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen, Window
 from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair import slot_search
 from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.books import Books, Reader
 from cdc_outbox.repair.judgement import Judge, Rules
-from cdc_outbox.repair.report import Report
+from cdc_outbox.repair.report import Report, iso
 from cdc_outbox.repair.second_look import SecondLook
 from cdc_outbox.settings.units import format_size
 from cdc_outbox.table import template
@@ -67,10 +68,12 @@ _log = log.get(__name__)
 APPLICATION_NAME: Final = "cdc-outbox audit"
 
 MARGIN_MS: Final = 3_600_000
-"""Topics are read from so long before the window."""
+"""Topics are read from so long before the window; longer by what a clock is ahead that the times may go by."""
 
 PATIENCE: Final = 10.0
 """Seconds for rows that may be under way, where nothing proves what was delivered."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 HOPELESS: Final = 20_000
 """Messages without a row in a row, after which the table isn't asked about further ones."""
@@ -133,15 +136,19 @@ class _Audit:
         """No relay streams from the slot, which stands as it should."""
         self._lacking: str | None = None
         """Why it isn't proven what was delivered."""
+        self._margin_ms = MARGIN_MS
+        self._meant: str | None = None
+        """The flags of the window, where it may have been meant by another clock than the one that was read."""
 
     async def run(self) -> Report:
         settings, wish = self._settings, self._wish
-        window = await audited.settled(self._owner, wish.window)
+        window = await chosen.window(self._owner, wish.window)
         plans = [await self._plan(table) for table in settings.outbox.tables]
         timed = all("created_at" in plan.optional for plan in plans)
         if not timed:
             self._part = f"{NAMES_TIME} {self._part}"
         sources = await self._sources(plans, window)
+        await self._heed_clocks(plans, window)
         begins, ends = await self._bounds(plans, window)
         async with AsyncExitStack() as stack:
             async with table_rows.snapshot(
@@ -154,8 +161,8 @@ class _Audit:
                 books = await self._unwanted(conn, self._read_rows(conn, sources, expected))
                 stack.enter_context(closing(books))
             rules = Rules(
-                since=_us(window.since),
-                until=_us(window.until),
+                since=None if window.since is None else _us(window.since),
+                until=None if window.until is None else _us(window.until),
                 unacknowledged="missing" if wish.settled else self._unacknowledged,
                 sent=wish.every or settings.outbox.mark == "update",
                 left_out=wish.every,
@@ -178,14 +185,16 @@ class _Audit:
             if idle:
                 name = settings.postgres.slot
                 self._notes.append(f"no relay streams from the slot {name}: what is under way waits in it")
+            if not books.rows:
+                self._notes.append(await self._nothing(sources, window))
             if self._lacking is not None and findings.missing.count:
                 self._notes.append(f"some of what is missing may be under way: {self._lacking}")
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
             named |= dict.fromkeys([span.place.topic for span in spans], 0) | self._counts
             return Report(
                 tables=settings.outbox.tables,
-                since=_moment_of(window.since),
-                until=_moment_of(window.until),
+                since=window.since,
+                until=window.until,
                 topics=named,
                 rows=books.rows,
                 messages=books.messages,
@@ -195,6 +204,7 @@ class _Audit:
                 findings=findings,
                 idle_slot=settings.postgres.slot if idle else None,
                 twice_ok=wish.twice_ok,
+                meant=self._meant,
                 later="--since TIME" if timed else f"{NAMES_TIME} --since TIME",
                 notes=self._notes,
             )
@@ -211,7 +221,7 @@ class _Audit:
             )
         return plan
 
-    async def _sources(self, plans: list[Plan], window: Chosen) -> list[AuditedRows]:
+    async def _sources(self, plans: list[Plan], window: Window) -> list[AuditedRows]:
         """What to read; and find out what rows are that aren't acknowledged."""
         settings = self._settings
         name = settings.postgres.slot
@@ -237,10 +247,23 @@ class _Audit:
                 self._unacknowledged, self._lacking = "doubtful", lacking
         if self._wish.settled:
             self._lacking = None
-        return [
-            await AuditedRows.of(self._owner, plan, settings.outbox, window, proof)
-            for plan, proof in zip(plans, proofs, strict=True)
-        ]
+        return [AuditedRows(plan, window, proof) for plan, proof in zip(plans, proofs, strict=True)]
+
+    async def _heed_clocks(self, plans: list[Plan], window: Window) -> None:
+        """Say how times without a zone are read, and read the topics from as early as they may mean."""
+        found = [each for plan in plans if (each := await zoneless(self._owner, plan, window)) is not None]
+        self._notes += map(str, found)
+        self._meant = next((each.meant for each in found if each.meant), None)
+        self._margin_ms += max([0, *(each.ahead for each in found)]) * 1000
+
+    async def _nothing(self, sources: list[AuditedRows], window: Window) -> str:
+        """What was looked at, where there is no row in it."""
+        tables = " or ".join(str(source.plan.table) for source in sources)
+        if not window:
+            return f"there is no row in {tables}"
+        times = [us for source in sources if (us := await source.newest(self._owner)) is not None]
+        newest = f"; the newest was written {iso(max(times))}" if times else ", nor before or after"
+        return f"there is no row of this window in {tables}{newest}"
 
     def _books(self, sources: list[AuditedRows], expected: int) -> Books:
         settings, wish = self._settings, self._wish
@@ -306,7 +329,7 @@ class _Audit:
             return list(self._wish.topics)
         return [name for plan in plans if (name := plan.layout.topics.fixed) is not None]
 
-    async def _bounds(self, plans: list[Plan], window: Chosen) -> tuple[dict[Place, int], dict[Place, int]]:
+    async def _bounds(self, plans: list[Plan], window: Window) -> tuple[dict[Place, int], dict[Place, int]]:
         """Where the partitions of all topics that may be named begin and end for us."""
         there = await self._topics.topics()
         wanted = set(self._named(plans))
@@ -325,7 +348,7 @@ class _Audit:
         if window.since is None:
             begins = await self._topics.starts(places)
         else:
-            begins = await self._topics.at(places, _us(window.since) // 1000 - MARGIN_MS)  # type: ignore[operator]
+            begins = await self._topics.at(places, max(0, _us(window.since) // 1000 - self._margin_ms))
         return begins, {place: max(end, begins[place]) for place, end in ends.items()}
 
     def _spans(
@@ -473,9 +496,5 @@ def _prefix(plan: Plan, configured: str | None) -> str | None:
     return "" if "topic" in plan.needed or "topic" in plan.optional else DEFAULT_TOPIC
 
 
-def _us(moment: object) -> int | None:
-    return round(moment.timestamp() * 1_000_000) if isinstance(moment, datetime) else None
-
-
-def _moment_of(moment: object) -> datetime | None:
-    return moment if isinstance(moment, datetime) else None
+def _us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

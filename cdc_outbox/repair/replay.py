@@ -35,6 +35,7 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import Choice, waiting
+from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair.backfill import LOOK, LOOK_AGAIN, TableWanted
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.table.mapping import Mapping
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.peek import Holding
     from cdc_outbox.postgres.table_rows import Chunk
+    from cdc_outbox.postgres.zoneless import Zoneless
     from cdc_outbox.repair.passage import Portion
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.mapping import Plan
@@ -73,7 +75,8 @@ class Found:
     """What would be published. `undelivered` rows are left to the stream; `left_out` are those that a rule leaves out.
 
     `ordered`: the columns that say in which order the rows were written. `beside`: who streams meanwhile, in words.
-    `unproven`: why nothing, or not all, is known to be delivered, and the next step.
+    `unproven`: why nothing, or not all, is known to be delivered, and the next step. `clock`: how the times of a window
+    are read, where they have no zone.
     """
 
     table: TableName
@@ -88,6 +91,7 @@ class Found:
     first_poison: PoisonEvent | None = None
     beside: str | None = None
     unproven: tuple[str, str] | None = None
+    clock: Zoneless | None = None
 
     @property
     def rows(self) -> int:
@@ -336,7 +340,7 @@ class Replay:
             )
             await reach_operators(reader, *(field.type_oid for field in plan.needed.values()))
             self._reader = reader.info.backend_pid
-            found = Found(self._table, order.ordered)
+            found = Found(self._table, order.ordered, clock=await zoneless(owner, plan, condition.window))
             undelivered = await _undelivered(held, self._table) if held is not None else None
             proven = None
             if undelivered is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -35,6 +35,8 @@ class Report:
     """What limits the answer, in sentences."""
     later: str = "--since TIME"
     """The flags that leave out what is older."""
+    meant: str | None = None
+    """The flags of the window by another clock that the rows' times may go by."""
     idle_slot: str | None = None
     """The slot in which rows wait, where no relay streams from it."""
 
@@ -53,12 +55,20 @@ class Report:
         return {kind: count for kind, count in kinds.items() if count}
 
     @property
-    def clean(self) -> bool:
-        return not self.faults
+    def status(self) -> Literal["clean", "unclean", "empty"]:
+        """What an audit without a row has shown is nothing: `empty`."""
+        if self.faults:
+            return "unclean"
+        return "clean" if self.rows or self.findings.without_row else "empty"
+
+    @property
+    def well(self) -> bool:
+        """Nothing is wrong, as far as can be known: a window that holds no row may be one of another clock."""
+        return self.status == "clean" or (self.status == "empty" and self.meant is None)
 
     @property
     def next(self) -> str | None:
-        """The next step for the gravest kind; for rows that wait, where nothing is wrong."""
+        """The next step for the gravest kind; where nothing is wrong, for an empty window or for rows that wait."""
         found = self.findings
         if found.missing.count:
             ids = [quote(each["id"]) for each in found.missing.events[:3]]
@@ -80,6 +90,8 @@ class Report:
             return f"audit only what the topics still have: cdc-outbox audit {self.later}"
         if "twice" in self.faults:
             return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
+        if not self.well:
+            return f"cdc-outbox audit {self.meant}"
         return None if self.idle_slot is None else f"cdc-outbox start --slot {self.idle_slot}"
 
     def document(self) -> dict[str, Any]:
@@ -100,7 +112,7 @@ class Report:
         }
         return {
             "schema_version": 1,
-            "status": "clean" if self.clean else "unclean",
+            "status": self.status,
             "tables": [str(table) for table in self.tables],
             "since": None if self.since is None else _iso(self.since),
             "until": None if self.until is None else _iso(self.until),
@@ -141,7 +153,12 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(us: int | None) -> str | None:
-    return None if us is None else _iso(_EPOCH + timedelta(microseconds=us))
+    return None if us is None else iso(us)
+
+
+def iso(us: int) -> str:
+    """A time in µs since 1970, as a report has it."""
+    return _iso(_EPOCH + timedelta(microseconds=us))
 
 
 def _iso(moment: datetime) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ class Audited:
         assert done.stdout, done.stderr
         report = json.loads(done.stdout)
         assert report["schema_version"] == 1
-        assert (report["status"] == "clean") is (code == 0)
+        assert (report["status"] == "unclean") is bool(report["faults"])
+        assert code == 0 or report["status"] != "clean"
         return dict(report)
 
     def put(
@@ -203,7 +205,11 @@ def test_each_planted_fault_is_told_by_its_id(audited: Audited) -> None:
 
 def test_a_window_judges_its_own_rows_alone(audited: Audited) -> None:
     pipeline = audited.pipeline
-    assert "no row names a topic" in audited.audit()["notes"][0]
+    nothing = audited.audit()
+    assert nothing["status"] == "empty"
+    assert "no row names a topic" in nothing["notes"][0]
+    assert nothing["notes"][1] == "there is no row in public.outbox"
+    assert audited.run().stdout.splitlines()[-1] == "nothing was compared: there is no row"
     now = time.time_ns() // 1_000_000
     before, inside = (audited.insert(each, ago=each) for each in ("3h", "1h"))
     audited.put(before, key="3h", ms=now - 3 * 3_600_000)
@@ -212,6 +218,12 @@ def test_a_window_judges_its_own_rows_alone(audited: Audited) -> None:
     audited.insert("never sent", ago="5h")
     report = audited.audit("--since", "2h", "--until", "30m", "--settled")
     assert (report["rows"]["read"], report["rows"]["delivered"]) == (1, 1)
+    later = audited.audit("--since", "30m")
+    assert (later["status"], later["next"]) == ("empty", None)
+    assert later["notes"][1] == (
+        f"there is no row of this window in public.outbox; the newest was written {audited.created(inside)}"
+    )
+    assert audited.audit("--since", "999999999999d", "--until", "99999d")["status"] == "empty"
     assert (
         report["messages"]["read"] == 2
     )  # what lies further back than an hour before the window is passed over
@@ -222,6 +234,44 @@ def test_a_window_judges_its_own_rows_alone(audited: Audited) -> None:
         pipeline.value("select count(*) from pg_stat_activity where application_name = 'cdc-outbox audit'")
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("America/New_York", (-4, -5)), ("Asia/Tokyo", (9,)), ("Etc/UTC", (0,))]
+)
+def test_a_window_over_local_times_is_not_taken_for_another_one(
+    audited: Audited, zone: str, hours: tuple[int, ...]
+) -> None:
+    """A column without a time zone is read as UTC, and a person is told by which flags it is their own clock."""
+    pipeline = audited.pipeline
+    pipeline.sql(
+        SQL("alter table outbox alter created_at type timestamp using created_at at time zone 'UTC'"),
+        SQL("alter database {} set timezone = {}").format(Identifier(pipeline.dbname), zone),
+    )
+    lost = audited.insert(ago="30m")
+    event = audited.insert(ago="90m")
+    audited.put(event, ms=time.time_ns() // 1_000_000 - 90 * 60_000)
+    read = "the times in created_at of public.outbox have no time zone, and are read as UTC"
+
+    report = audited.audit("--since", "2h", "--settled", code=1)
+    if min(hours) < 0:
+        assert (report["status"], report["rows"]["read"]) == ("empty", 0)
+        assert report["next"].startswith(f"cdc-outbox audit --slot {pipeline.slot} --since 2")
+        assert "nothing was compared" in audited.run("--since", "2h", "--settled").stdout
+    else:
+        assert ids(report, "missing") == [lost]
+    if zone == "Etc/UTC":
+        assert report["notes"][0] == read
+        return
+    assert report["notes"][0].startswith(
+        f"{read}; if they go by the clock of {zone}, the database's own, ask"
+    )
+    flags = report["notes"][0].rpartition("ask with ")[2].split()
+    meant = datetime.fromisoformat(flags[1]).replace(tzinfo=UTC) - datetime.now(UTC)
+    assert round(meant / timedelta(hours=1)) + 2 in hours
+    report = audited.audit(*flags, "--settled", code=1)
+    assert (ids(report, "missing"), report["rows"]["delivered"]) == ([lost], 1)
+    assert audited.audit("--until", "300d", code=1)["status"] == "empty"
 
 
 def test_what_a_topic_no_longer_has_is_unknown_and_not_missing(audited: Audited, kafka: Kafka) -> None:

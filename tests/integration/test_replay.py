@@ -231,6 +231,22 @@ def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
     assert stage.again() == []
 
 
+def test_a_window_over_local_times_says_by_which_clock_it_is_read(stage: Stage) -> None:
+    stage.pipeline.sql(
+        SQL("alter table outbox alter created_at type timestamp"),
+        SQL("alter database {} set timezone = 'America/New_York'").format(Identifier(stage.pipeline.dbname)),
+    )
+    stage.insert("a")
+    stage.deliver()
+    window = ("--since", "2024-01-17T12:30:00Z", "--until", "2024-01-17T14:00:00Z")
+    meant = ("--since", "2024-01-17T07:30:00", "--until", "2024-01-17T09:00:00")
+    error, remedy = stage.refused("--yes", *window, code=1)
+    assert "no row of public.outbox is what was asked for" in error
+    assert remedy.startswith(f"next: ask by the clock of America/New_York: {' '.join(meant)}; or ")
+    assert "are read as UTC" in stage.run("replay", "--dry-run", *meant).stdout
+    assert stage.replay(*meant)["events"] == 1
+
+
 def test_a_policy_that_hides_rows_is_told(stage: Stage, outbox: Database) -> None:
     ids = stage.insert("a")
     stage.deliver()

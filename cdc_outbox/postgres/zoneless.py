@@ -1,0 +1,67 @@
+"""Times of writing without a time zone: `timestamp` doesn't say whose clock it shows, and is read as UTC.
+
+An application that leaves the column to `now()`, or writes the time of its own place, means another clock, and a window
+over it holds other rows than a person meant, or none. Nobody can tell from the column. What the zone of the database
+is can be told, for that is the one in which `now()` is written unless a session has set another.
+
+https://www.postgresql.org/docs/current/datatype-datetime.html#DATATYPE-TIMEZONES
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table.values import TIMESTAMP
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.chosen import Window
+    from cdc_outbox.table.plan import Plan
+
+# What RESET would bring back is the zone of the role and the database; the session's own is ours.
+_CLOCKS: Final[LiteralString] = """
+select s.reset_val, pg_catalog.to_char(moment at time zone s.reset_val, 'YYYY-MM-DD"T"HH24:MI:SS'),
+       extract(epoch from (moment at time zone s.reset_val) - (moment at time zone 'UTC'))::int4
+  from pg_catalog.pg_settings s, unnest(%s::timestamptz[]) with ordinality as asked (moment, at)
+ where s.name = 'TimeZone' order by at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Zoneless:
+    """A window over a column whose times have no zone.
+
+    `zone` is the database's own, whose clock is `ahead` of UTC by so many seconds (negative: behind); `meant` are the
+    flags that ask for the same window by that clock, empty where the two clocks are one.
+    """
+
+    column: str
+    zone: str
+    ahead: int
+    meant: str
+
+    def __str__(self) -> str:
+        said = f"the times in {self.column} have no time zone, and are read as UTC"
+        if not self.meant:
+            return said
+        return f"{said}; if they go by the clock of {self.zone}, the database's own, ask with {self.meant}"
+
+
+async def zoneless(conn: Connection, plan: Plan, window: Window) -> Zoneless | None:
+    """What to know of a window over the plan's time of writing.
+
+    None without a window, and where times have a zone.
+    """
+    field = plan.optional.get("created_at")
+    bounds = {
+        flag: at for flag, at in (("--since", window.since), ("--until", window.until)) if at is not None
+    }
+    if field is None or field.type_oid != TIMESTAMP or not bounds:
+        return None
+    clocks = await execute(conn, _CLOCKS, (list(bounds.values()),))
+    shifts = [int(shift) for *_, shift in clocks]
+    meant = " ".join(f"{flag} {shown}" for flag, (_, shown, _) in zip(bounds, clocks, strict=True))
+    return Zoneless(
+        f"{field.name} of {plan.table}", str(clocks[0][0]), max(shifts), meant if any(shifts) else ""
+    )
