@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdc_outbox.mark import Marks
     from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.connection import Connection
+    from cdc_outbox.postgres.whole import Whole
     from cdc_outbox.settings import PostgresSettings, Settings
     from cdc_outbox.table.mapping import Mapping
 
@@ -95,7 +96,6 @@ class Marker:
         self._task: asyncio.Task[None] | None = None
         self._search: Search | None = None
         self._searched_at: float | None = None
-        self._whole: frozenset[int] | None = None
         self._told = False
         self._failed = 0
         self._refused = 0
@@ -219,28 +219,29 @@ class Marker:
         """A search, where it is time for one."""
         marks = self._marks
         if marks.target is None:
-            conn = await self._connected()
-            self._whole = await marking.whole_parts(conn, self._settings.slot, marks.markings)
-            self._tell_of_parts()
-            marks.target = await marking.next_transaction(conn)
-        if marks.horizon is None:
+            marks.target = await marking.next_transaction(await self._connected())
+        horizon = marks.horizon
+        if horizon is None:
             return None
-        last = marks.horizon >= marks.target
+        last = horizon >= marks.target
         if not last and self._searched_at is not None and time.monotonic() - self._searched_at < SEARCH_EVERY:
             return None
-        if not self._whole:
+        # After the horizon: what the guard finds wrong is in the witness before the horizon says that rows of that time
+        # are delivered.
+        whole = await marking.whole_parts(await self._connected(), self._settings.slot, marks.markings)
+        if whole is None or not whole.parts:
+            self._tell_of_parts(whole)
             marks.searched(None)
             return None
-        return Search(Delivered(marks.horizon, self._whole), list(marks.markings))
+        return Search(Delivered(horizon, whole), list(marks.markings))
 
-    def _tell_of_parts(self) -> None:
-        """Say once why rows can't be looked for, where that is so."""
-        why = None
-        if self._whole is None:
+    def _tell_of_parts(self, whole: Whole | None) -> None:
+        """Say once why rows can't be looked for."""
+        if whole is None:
             why = "the witness table has no row, or no column, that says which tables are whole"
-        elif not self._whole:
+        else:
             why = "rows that no relay has sent may be among those that wait, and none of them may be taken for sent"
-        if why is not None and not self._told:
+        if not self._told:
             self._told = True
             _log.warning("rows that were left unmarked can't be found", why=why, slot=self._settings.slot)
 

@@ -9,7 +9,7 @@ create table if not exists public.cdc_outbox_witness (
   publication       text,
   incidents         jsonb not null default '[]'::jsonb,
   snapshot          pg_snapshot,
-  whole             text[] not null default '{}',
+  whole             jsonb not null default '{}'::jsonb,
   updated_at        timestamptz not null default clock_timestamp()
 ) with (fillfactor = 50);
 
@@ -30,6 +30,6 @@ comment on column public.cdc_outbox_witness.incidents is
 comment on column public.cdc_outbox_witness.snapshot is
   'rows whose xmin is below pg_snapshot_xmin of this snapshot were delivered';
 comment on column public.cdc_outbox_witness.whole is
-  'the tables and partitions in which no row was left behind by the slot: only there unmarked rows are looked for';
+  'the tables and partitions in which unmarked rows are looked for, each with the keys of rows that were left behind';
 comment on column public.cdc_outbox_witness.updated_at is
   'when the relay wrote this row';

@@ -111,8 +111,8 @@ class Written:
 class Markable:
     """How rows of a table are found and marked.
 
-    `given_up` are words of `status` that say of a row that the old relay won't send it. `triggers` run for
-    each marked row. `behind` is a column that looks like a status and stays as it is.
+    `identity` are the columns of `identity()`. `given_up` are words of `status` that say of a row that the old relay
+    won't send it. `triggers` run for each marked row. `behind` is a column that looks like a status and stays as it is.
     """
 
     table: TableName
@@ -122,6 +122,7 @@ class Markable:
     status: Field | None
     given_up: frozenset[str]
     triggers: tuple[str, ...]
+    identity: tuple[KeyColumn, ...] = ()
     behind: Field | None = None
 
     def __str__(self) -> str:
@@ -133,7 +134,8 @@ class Markable:
     @property
     def read(self) -> tuple[str, ...]:
         """The columns that marking reads, beside those that decide whether a row is sent at all."""
-        names = [*(column.name for column in self.key), *(each.name for each in self.written)]
+        names = [column.name for column in (*self.key, *self.identity)]
+        names += [each.name for each in self.written]
         names += [self.sent.field.name, *([self.status.name] if self.status is not None else [])]
         return tuple(dict.fromkeys(names))
 
@@ -163,10 +165,11 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
             next=f"leave it out: {NONE}",
         )
     names = (table.schema, table.name)
-    columns = {str(row[0]): _Column(*row[1:]) for row in await execute(conn, _COLUMNS, names)}
+    columns = await _columns(conn, table)
     written = tuple(_written(table, mark, columns) for mark in book.marks)
     _require_writable(table, written, columns)
-    key = _key(plan, columns, await execute(conn, _KEYS, names))
+    keys = await _unique(conn, table)
+    key = _key(plan, columns, keys)
     marked = [each.name for each in written]
     ((role, usage, hidden, triggers),) = await execute(conn, _AROUND, (*names, marked))
     failed, taken = book.failed, book.taken
@@ -178,6 +181,7 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         status=next((each.field for each in (failed, taken) if each is not None), None),
         given_up=failed.given_up if failed is not None else frozenset(),
         triggers=tuple(str(name) for name in triggers),
+        identity=_identity(columns, keys),
         behind=doubt.unmarked(plan),
     )
     read = dict.fromkeys((*found.read, *deciding, *SYSTEM_COLUMNS))
@@ -188,6 +192,33 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
             next=f"as a superuser: alter role {quote(str(role))} bypassrls; or leave marking out: {NONE}",
         )
     return found
+
+
+async def identity(conn: Connection, table: TableName) -> tuple[KeyColumn, ...]:
+    """The columns that tell a row of the table from all others, as long as it is there; none where it has no key.
+
+    That is the primary key, else a unique one on columns that are never NULL, whatever plays which part in a message.
+    """
+    return _identity(await _columns(conn, table), await _unique(conn, table))
+
+
+async def _columns(conn: Connection, table: TableName) -> dict[str, _Column]:
+    found = await execute(conn, _COLUMNS, (table.schema, table.name))
+    return {str(row[0]): _Column(*row[1:]) for row in found}
+
+
+async def _unique(conn: Connection, table: TableName) -> list[tuple[bool, list[str]]]:
+    """Columns of unique indexes, and whether it is the primary key."""
+    found = await execute(conn, _KEYS, (table.schema, table.name))
+    return [(bool(primary), list(names)) for primary, names in found]
+
+
+def _identity(
+    columns: Mapping[str, _Column], keys: Iterable[tuple[bool, list[str]]]
+) -> tuple[KeyColumn, ...]:
+    usable = [(primary, names) for primary, names in keys if all(columns[name].not_null for name in names)]
+    _, chosen = min(usable, key=lambda each: not each[0], default=(False, []))
+    return tuple(KeyColumn(name, columns[name].type) for name in chosen)
 
 
 def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Written:
@@ -239,7 +270,7 @@ def _require_writable(table: TableName, written: Iterable[Written], columns: Map
 
 
 def _key(
-    plan: Plan, columns: Mapping[str, _Column], keys: Iterable[Sequence[object]]
+    plan: Plan, columns: Mapping[str, _Column], keys: Iterable[tuple[bool, list[str]]]
 ) -> tuple[KeyColumn, ...]:
     """The columns by which a row is found: the event id where it is unique, else the primary key, else another key.
 
@@ -249,7 +280,6 @@ def _key(
     arriving = set(plan.shape.names)
     usable: list[tuple[int, tuple[str, ...]]] = []
     for primary, names in keys:
-        assert isinstance(names, list)  # noqa: S101 - an array of the catalogue
         if all(name in arriving and columns[name].not_null for name in names):
             rank = 0 if names == [event_id] else 1 if primary else 2
             usable.append((rank, tuple(names)))

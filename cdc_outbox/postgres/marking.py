@@ -4,8 +4,8 @@ Delivered rows are named by their key and found by its index. Rows that are mark
 has locked, are passed over. The table is never waited for: a lock on it is an error after two seconds.
 
 Rows whose marks were lost (a crash, a table that was locked for too long) are found by a search of the whole table, a
-few blocks at a time, in the parts of it in which no row was left behind (`whole`). A row counts as delivered there by
-the transaction that wrote it: it had ended before the position that is known to be delivered.
+few blocks at a time, in the parts of it of which is known which rows were left behind (`whole`). A row counts as
+delivered there by the transaction that wrote it: it had ended before the position that is known to be delivered.
 
 https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 """
@@ -21,20 +21,27 @@ from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import whole
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.connection import PUBLIC, TRIGGERS_SEE_PUBLIC, Connection, connect_control, execute
+from cdc_outbox.postgres.connection import (
+    PUBLIC,
+    TRIGGERS_SEE_PUBLIC,
+    Connection,
+    beside_parameters,
+    connect_control,
+    execute,
+)
 from cdc_outbox.postgres.markable import FAMILY, examine
 from cdc_outbox.postgres.unsent import says, unsent
+from cdc_outbox.postgres.whole import Whole
 from cdc_outbox.table.compiler import selected
-from cdc_outbox.table.selection import accept
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.markable import Markable, Written
+    from cdc_outbox.postgres.whole import Keys, Rows
     from cdc_outbox.settings import OutboxSettings, PostgresSettings
     from cdc_outbox.table.mapping import Mapping, Plan
-    from cdc_outbox.table.values import Field
 
 BATCH: Final = 1000
 """Rows in a statement, at most."""
@@ -91,10 +98,6 @@ select coalesce(max(pg_catalog.pg_relation_size(relation)
                     / pg_catalog.current_setting('block_size')::int8), 0)::int8 from family
 """.replace("{family}", FAMILY)
 
-_UNSENT: Final[LiteralString] = """
-select distinct t.tableoid::int8 from {table} as t where t.tableoid = any({parts}::pg_catalog.oid[]) and {unmarked}
-"""
-
 _NOW: Final[LiteralString] = (
     "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 )
@@ -106,10 +109,10 @@ _OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "P0"})
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Which rows were delivered: of transactions below `horizon`, 64 bits, in these parts of the tables (OIDs)."""
+    """Which rows were delivered: of transactions below `horizon`, 64 bits, but for those that were left behind."""
 
     horizon: int
-    parts: frozenset[int]
+    whole: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,33 +158,51 @@ async def marking(
 
 async def planned(conn: Connection, plan: Plan, settings: OutboxSettings) -> Marking:
     """How rows of the plan's table are marked. Raises SetupError and MissingRight where they can't be."""
-    deciding = [(each, accept(each, values)) for each, values in selected(settings, plan.table, plan.shape)]
-    how = await examine(conn, plan, deciding=[each.name for each, _ in deciding])
-    ours = [_one_of(each, values) for each, values in deciding]
-    return Marking(how, ours, whole.selection(settings, plan.table, plan.shape))
+    deciding = [each.name for each, _ in selected(settings, plan.table, plan.shape)]
+    how = await examine(conn, plan, deciding=deciding)
+    return Marking(how, await whole.rows(conn, settings, plan.table, plan.shape))
 
 
-async def whole_parts(conn: Connection, slot: str, markings: Sequence[Marking]) -> frozenset[int] | None:
-    """The OIDs of the parts in which no row was left behind, now that the slot streams; None where nothing keeps them.
+async def whole_parts(conn: Connection, slot: str, markings: Sequence[Marking]) -> Whole | None:
+    """The parts of which is known which rows were left behind, now that the slot streams; None where nothing keeps it.
 
-    Parts that weren't known to be whole are looked at: where no row waits, and nobody is writing one, all that will
-    wait comes by the slot.
+    Parts that weren't known to be whole are looked at: where nobody is writing, all that will wait comes by the slot,
+    and what waits now is left behind, unless the stream brings it.
     """
     known = await whole.known(conn, slot)
     if known is None:
         return None
-    names: dict[str, int] = {}
+    now: dict[str, Keys] = {}
+    oids: set[int] = set()
+    apart: dict[TableName, sql.SQL] = {}
     for each in markings:
-        there = await whole.parts(conn, each.how.table, each.selection)
-        found = {name: oid for name, oid in there.items() if name in known}
-        if others := {name: oid for name, oid in there.items() if name not in known}:
-            left = await whole.written_to(conn, [*others.values()])
-            left |= await each.waiting_in(conn, [*others.values()])
-            found |= {name: oid for name, oid in others.items() if oid not in left}
-        names |= found
-    if names.keys() != known:
-        await whole.remember(conn, slot, names)
-    return frozenset(names.values())
+        there = await whole.parts(conn, each.rows)
+        found = {name: known[name] for name in there if name in known}
+        others = {name: oid for name, oid in there.items() if name not in known}
+        if others:
+            room = whole.LIMIT - sum(len(keys) for keys in (*known.values(), *now.values()))
+            found |= await _looked_at(conn, each, others, max(room, 0))
+        now |= found
+        oids |= {there[name] for name in found}
+        if left := [key for keys in found.values() for key in keys]:
+            apart[each.how.table] = each.rows.apart(left)
+    if now.keys() != known.keys() and not await whole.remember(conn, slot, known, now):
+        return await whole_parts(conn, slot, markings)  # something happened to the publication meanwhile
+    return Whole(frozenset(oids), apart)
+
+
+async def _looked_at(conn: Connection, each: Marking, others: dict[str, int], room: int) -> dict[str, Keys]:
+    """Those of these parts of a table that are whole from now on; none if that takes too long."""
+    busy = await whole.written_to(conn, [*others.values()])
+    quiet = {name: oid for name, oid in others.items() if oid not in busy}
+    try:
+        return await whole.left_behind(conn, each.rows, quiet, room=room)
+    except SetupError:
+        raise
+    except CdcOutboxError:
+        if conn.closed:
+            raise
+        return {}
 
 
 def concerns_rows(error: BaseException) -> bool:
@@ -193,9 +214,9 @@ def concerns_rows(error: BaseException) -> bool:
 class Marking:
     """The statements for one table."""
 
-    def __init__(self, how: Markable, ours: Sequence[sql.Composable], selection: str) -> None:
-        """`ours`: conditions that hold for the rows that are sent; `selection`: their short text, as in `whole`."""
+    def __init__(self, how: Markable, rows: Rows) -> None:
         self.how = how
+        self.rows = rows
         key = [sql.Identifier("t", column.name) for column in how.key]
         free = [sql.Identifier(f"key_{at}") for at in range(len(key))]
         self._parts: dict[str, sql.Composable] = {
@@ -210,11 +231,9 @@ class Marking:
             "unmarked": unsent(how.sent),
         }
         named = _named(how)
-        self._by_key = _whole(sql.SQL(_BY_KEY).format(named=named, **self._parts))
-        self._left = _whole(sql.SQL(_LEFT).format(named=named, **self._parts))
-        self._ours = [*ours]
-        self._own_type = any("." in column.type for column in how.key)
-        self.selection = selection
+        self._by_key = _in_one_piece(sql.SQL(_BY_KEY).format(named=named, **self._parts))
+        self._left = _in_one_piece(sql.SQL(_LEFT).format(named=named, **self._parts))
+        self._own_type = any("." in column.type for column in (*how.key, *rows.key))
 
     async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> Outcome:
         """Mark the rows with these `count` keys, an array literal for each column of the key."""
@@ -226,19 +245,6 @@ class Marking:
         if found >= count:
             return Outcome(int(marked), int(left))
         return Outcome(int(marked), int(left), await next_transaction(conn))
-
-    async def waiting_in(self, conn: Connection, parts: Sequence[int]) -> set[int]:
-        """Those of these parts of the table in which a row waits that is ours; all of them if that takes too long."""
-        query = sql.SQL(_UNSENT).format(parts=_oids(parts), **self._parts)
-        try:
-            rows = await execute(conn, sql.SQL(" and ").join([query, *self._ours]))
-        except SetupError:
-            raise
-        except CdcOutboxError:
-            if conn.closed:
-                raise
-            return set(parts)
-        return {int(oid) for (oid,) in rows}
 
     async def blocks(self, conn: Connection) -> int:
         """How many blocks the search has to look at: those of the largest partition."""
@@ -270,23 +276,20 @@ class Marking:
             await execute(conn, PUBLIC)
 
     def _found(self, delivered: Delivered, now: int) -> list[sql.Composable]:
-        """A row that we would have sent, in a part without rows left behind, of a transaction ended at the horizon.
+        """A row that we would have sent, and that wasn't left behind, of a transaction ended at the horizon.
 
         Rows that the old relay gave up aren't taken for ours. Numbers are told apart only for 2^31 transactions: what
         is much older than that is taken as foreign.
         """
         how = self.how
-        found = [*self._ours]
+        found = [*self.rows.ours]
         if how.status is not None:
             found.append(sql.SQL("not {}").format(says(how.status, how.given_up)))
         proven = Proof("", delivered.horizon if now - delivered.horizon <= OLDEST else None)
         before = Acknowledged(self.how.table, (proven,)).condition(sql.Identifier("t"))
-        parts = sql.SQL("t.tableoid = any({}::pg_catalog.oid[])").format(_oids(delivered.parts))
-        return [*found, before, parts]
-
-
-def _oids(parts: Collection[int]) -> sql.Literal:
-    return sql.Literal("{" + ",".join(map(str, sorted(parts))) + "}")
+        parts = sql.SQL("t.tableoid = any({}::pg_catalog.oid[])").format(whole.oids(delivered.whole.parts))
+        apart = delivered.whole.apart.get(how.table)
+        return [*found, before, parts, *([apart] if apart is not None else [])]
 
 
 def tid(place: int) -> str:
@@ -294,9 +297,9 @@ def tid(place: int) -> str:
     return "({},{})".format(*divmod(place, PLACES))
 
 
-def _whole(statement: sql.Composed) -> sql.SQL:
-    """The same in one piece: putting it together costs as much as what is done with it."""
-    return sql.SQL(statement.as_string())
+def _in_one_piece(statement: sql.Composed) -> sql.SQL:
+    """A statement for parameters: putting it together each time costs as much as what is done with it."""
+    return sql.SQL(beside_parameters(statement).as_string())
 
 
 def _named(how: Markable) -> sql.Composed:
@@ -307,15 +310,6 @@ def _named(how: Markable) -> sql.Composed:
         return sql.SQL("{} = any({})").format(names[0], arrays[0])
     return sql.SQL("({}) in (select * from unnest({}))").format(
         sql.SQL(", ").join(names), sql.SQL(", ").join(arrays)
-    )
-
-
-def _one_of(field: Field, values: Collection[bytes]) -> sql.Composed:
-    """The column has one of these values, as PostgreSQL prints them."""
-    column = sql.Identifier("t", field.name)
-    accepted = sorted(value.decode() for value in values)
-    return sql.SQL("{0} is not null and pg_catalog.format('%s', {0}) = any({1})").format(
-        column, sql.Literal(accepted)
     )
 
 

@@ -26,12 +26,13 @@ from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.publication import PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
+    from cdc_outbox.postgres.whole import Keys
 
 LOOK: Final = 0.1
 """Seconds between looks at transactions that have yet to end."""
@@ -170,7 +171,7 @@ async def decide(
     server: Server,
     pending: Slot,
     identity: Identity | None,
-    whole_parts: Collection[str] = (),
+    whole_parts: Mapping[str, Keys],
 ) -> None:
     """Write the witness row with the slot's start, if there is the table, and the parts in which no row is left behind.
 
@@ -188,7 +189,7 @@ async def decide(
     for conn in (relay, owner):
         try:
             if await whole.kept(conn):
-                await witness.decide(conn, row, whole_parts)
+                await witness.decide(conn, row, whole.written(whole_parts))
             else:
                 await witness.write(conn, row)
             return

@@ -64,7 +64,7 @@ from cdc_outbox.postgres.server import (
 )
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
-from cdc_outbox.postgres.unsent import count_unsent, unsent_by_value
+from cdc_outbox.postgres.unsent import COUNT_LIMIT, count_unsent, see_whole, unsent_by_value
 from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
 from cdc_outbox.table.compiler import bookkeeping
@@ -171,8 +171,8 @@ class _Init:
         """What it takes to give the rights that couldn't be given."""
         self.refused: MissingRight | None = None
         self.unfit: list[MappingError] = []
-        self.whole: set[str] = set()
-        """The parts of the tables in which no row is left behind, unless the slot is refused."""
+        self.whole: dict[str, whole.Keys] = {}
+        """The parts of the tables of which is known which rows are left behind, unless the slot is refused."""
 
     async def run(self) -> InitReport:
         chosen = steps.chosen_by(self.options)
@@ -447,10 +447,11 @@ class _Init:
             waiting=self.waiting,
         )
         await everything_visible(self.owner, made, self.name, within=self.options.wait, waiting=self.waiting)
-        if not self.options.backfill:
-            return made
         try:
-            self.whole = await self.parts()
+            if not self.options.backfill:
+                self.whole = await self.left_behind()
+                return made
+            self.whole = {name: [] for of in await self.rows() for name in await whole.parts(self.owner, of)}
             counted = {table: await self.unsent(table) for table in self.settings.outbox.tables}
         except BaseException:
             if pending is None:
@@ -462,15 +463,25 @@ class _Init:
             raise self.backfill_needed(made, held)
         return made
 
-    async def parts(self) -> set[str]:
-        """The parts of the tables that fit, as the witness names them."""
-        settings, names = self.settings.outbox, set[str]()
+    async def rows(self) -> list[whole.Rows]:
+        """The rows of the tables that are sent, as far as the tables fit."""
+        settings, found = self.settings.outbox, []
         for table in settings.tables:
             with suppress(MappingError):
                 shape = Shape(await outbox.columns(self.owner, table) or ())
-                selection = whole.selection(settings, table, shape)
-                names |= (await whole.parts(self.owner, table, selection)).keys()
-        return names
+                found.append(await whole.rows(self.owner, settings, table, shape))
+        return found
+
+    async def left_behind(self) -> dict[str, whole.Keys]:
+        """The rows that a person leaves out, by the parts of the tables; no parts where they can't be read in time."""
+        found: dict[str, whole.Keys] = {}
+        for of in await self.rows():
+            there = await whole.parts(self.owner, of)
+            room = whole.LIMIT - sum(map(len, found.values()))
+            with suppress(CdcOutboxError):
+                await see_whole(self.owner)
+                found |= await whole.left_behind(self.owner, of, there, room=room, within=COUNT_LIMIT + 5)
+        return found
 
     async def unsent(self, table: TableName) -> tuple[int, str]:
         """How many rows of the table may be unsent, and how many of each value that tells of them, in words."""

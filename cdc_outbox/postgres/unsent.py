@@ -63,14 +63,18 @@ async def count_unsent(
     conditions = [sql.SQL("true"), *selected(Shape(columns), table, settings)]
     if bookkeeping.sent is not None:
         conditions.append(unsent(bookkeeping.sent))
-    # With row_security off, a policy that would hide rows is an error instead.
-    await execute(conn, _WHOLE)
-    await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(int(COUNT_LIMIT * 1000))))
+    await see_whole(conn)
     counted = sql.SQL("select count(*) from {} where {}").format(
         sql.Identifier(table.schema, table.name), sql.SQL(" and ").join(conditions)
     )
     ((count,),) = await execute(conn, counted, within=COUNT_LIMIT + 5)
     return int(count)
+
+
+async def see_whole(conn: Connection) -> None:
+    """Let the session's statements take COUNT_LIMIT; a policy that would hide rows is an error from now on."""
+    await execute(conn, _WHOLE)
+    await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(int(COUNT_LIMIT * 1000))))
 
 
 async def unsent_by_value(

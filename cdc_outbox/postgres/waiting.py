@@ -127,6 +127,13 @@ class Waiting:
     def table(self) -> TableName:
         return self.plan.table
 
+    @property
+    def missed(self) -> sql.Composable | None:
+        """What holds for rows that are not published; None where it holds for no row that may be unsent."""
+        if self.whole or self.where is None:
+            return None
+        return sql.SQL("not coalesce({}, false)").format(table_rows.bracketed(self.where))
+
     async def count(self, conn: Connection) -> int:
         """How many there are."""
         return await table_rows.count(conn, self.table, self.where)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
@@ -141,7 +141,7 @@ with noted as (delete from public.cdc_outbox_witness where slot = %(slot)s::text
 insert into public.cdc_outbox_witness
        (slot, system_identifier, timeline, position, publication, incidents, snapshot, whole)
 values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
-        %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, %(whole)s)
+        %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, %(whole)s::jsonb)
 """
 
 # `greatest`, for a relay that lost the slot to another one must not take the position back with its last
@@ -246,9 +246,9 @@ def of(
     )
 
 
-async def decide(conn: Connection, witness: Witness, whole: Collection[str]) -> None:
-    """Write the row of a slot that nobody has streamed from, with the parts of its tables that are whole."""
-    await execute(conn, _DECIDE, {**_parameters(witness), "whole": sorted(whole)})
+async def decide(conn: Connection, witness: Witness, whole: str) -> None:
+    """Write the row of a slot that nobody has streamed from, with the parts of its tables that are whole, as JSON."""
+    await execute(conn, _DECIDE, {**_parameters(witness), "whole": whole})
 
 
 async def write(conn: Connection, witness: Witness, *, within: float | None = None) -> None:

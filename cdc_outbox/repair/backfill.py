@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cdc_outbox import faults, log
 from cdc_outbox.errors import (
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from cdc_outbox.table.mapping import Plan
 
 _log = log.get(__name__)
+
+Parts: TypeAlias = "tuple[whole.Rows, dict[str, int]]"
+"""The rows of a table and its parts, as `whole` has them."""
 
 APPLICATION_NAME: Final = "cdc-outbox backfill"
 
@@ -163,6 +166,8 @@ class _Backfill:
         self.server = server
         self.name = settings.postgres.slot
         self.began = time.monotonic()
+        self.whole: dict[str, whole.Keys] = {}
+        """The parts of the tables of which is known which rows are left behind, once the rows are read."""
 
     async def run(self) -> Report | None:
         there, waits = await slot.inspect_both(self.relay, self.name)
@@ -202,9 +207,9 @@ class _Backfill:
         await pending.everything_visible(
             self.owner, made, self.name, within=self.options.wait, waiting=self.listener.blocked
         )
-        whole_parts = await self.whole_parts(chosen)
+        parts = await self.parts(chosen)
         try:
-            await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen])
+            await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen], parts)
         except (SlotLost, SlotMissing):
             raise
         except BaseException:
@@ -215,7 +220,7 @@ class _Backfill:
             )
             raise
         faults.backfill_held("published")
-        await self.decide(made, state, whole_parts)
+        await self.decide(made, state)
         report = await self.name_it()
         return self.report(report.slot, passage)
 
@@ -305,14 +310,20 @@ class _Backfill:
         """Publish beside a slot that is there; it is ours meanwhile, so that no relay streams past the rows."""
         mapping = Mapping(self.settings.outbox, self.name)
         async with holding(self.settings, mapping, application_name=APPLICATION_NAME, tell=False) as held:
-            await self.publish(passage, self.name, chosen, held.lost)
+            await self.publish(passage, self.name, chosen, None, held.lost)
 
     async def publish(
-        self, passage: Passage, kept: str, chosen: Sequence[Waiting], *lost: asyncio.Future[CdcOutboxError]
+        self,
+        passage: Passage,
+        kept: str,
+        chosen: Sequence[Waiting],
+        parts: Sequence[Parts] | None,
+        *lost: asyncio.Future[CdcOutboxError],
     ) -> None:
         """Read all tables under one snapshot and publish the rows, until the bus has confirmed all of them.
 
-        `kept` is the slot that keeps WAL meanwhile; `lost` resolve to a reason to end.
+        `kept` is the slot that keeps WAL meanwhile; `parts` are those of each table, where what is left behind in them
+        is to be known; `lost` resolve to a reason to end.
         """
         tables = [each.table for each in chosen]
         async with table_rows.snapshot(
@@ -322,7 +333,7 @@ class _Backfill:
             like=self.owner,
             own=self.options.choice.where is not None,
         ) as reader:
-            moving = asyncio.create_task(self.move(passage, reader, chosen), name="passage")
+            moving = asyncio.create_task(self.move(passage, reader, chosen, parts), name="passage")
             looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")
             ends: set[asyncio.Future[Any]] = {moving, looking, *lost}
             try:
@@ -337,9 +348,13 @@ class _Backfill:
                 await _cancelled(moving)
                 await _cancelled(looking)
 
-    async def move(self, passage: Passage, reader: Connection, chosen: Sequence[Waiting]) -> None:
+    async def move(
+        self, passage: Passage, reader: Connection, chosen: Sequence[Waiting], parts: Sequence[Parts] | None
+    ) -> None:
         """Count the rows, and publish them."""
         counts = [await self.counted(each, reader) for each in chosen]
+        if parts is not None:
+            await self.note_left_behind(reader, chosen, parts)
         self.listener.begun(sum(counts))
         for each, count in zip(chosen, counts, strict=True):
             _log.info("publishing", table=str(each.table), rows=count, which=each.rule, order=each.ordered)
@@ -399,16 +414,28 @@ class _Backfill:
             )
         return max(room, 0)
 
-    async def whole_parts(self, chosen: Sequence[Waiting]) -> set[str]:
-        """The parts of the tables in which no row is left behind, once what was chosen of them is published."""
-        names: set[str] = set()
+    async def parts(self, chosen: Sequence[Waiting]) -> list[Parts]:
+        """The parts of each table, before the snapshot: what is attached later may hold rows that nobody publishes."""
+        found = []
         for each in chosen:
-            if each.whole:
-                selection = whole.selection(self.settings.outbox, each.table, each.plan.shape)
-                names |= (await whole.parts(self.owner, each.table, selection)).keys()
-        return names
+            of = await whole.rows(self.owner, self.settings.outbox, each.table, each.plan.shape)
+            found.append((of, await whole.parts(self.owner, of)))
+        return found
 
-    async def decide(self, made: Slot, before: Identity | None, whole_parts: Collection[str]) -> None:
+    async def note_left_behind(
+        self, reader: Connection, chosen: Sequence[Waiting], parts: Sequence[Parts]
+    ) -> None:
+        """Know which rows are not going to be published, for a relay that marks rows as sent."""
+        for each, (of, names) in zip(chosen, parts, strict=True):
+            if (missed := each.missed) is None:
+                self.whole |= {name: [] for name in names}
+                continue
+            room = whole.LIMIT - sum(map(len, self.whole.values()))
+            self.whole |= await whole.left_behind(
+                reader, of, names, missed, room=room, within=table_rows.COUNT_LIMIT
+            )
+
+    async def decide(self, made: Slot, before: Identity | None) -> None:
         """The rows are published. From the snapshot on everything has to be behind the slot."""
         now = await self.publication()
         if before is None or now is None or compare(before, now) is Change.MADE_AGAIN:
@@ -417,7 +444,7 @@ class _Backfill:
                 "may not be behind the slot",
                 next="run this again: it reads the table anew",
             )
-        await pending.decide(self.relay, self.owner, self.name, self.server, made, before, whole_parts)
+        await pending.decide(self.relay, self.owner, self.name, self.server, made, before, self.whole)
         faults.backfill_held("decided")
 
     async def name_it(self) -> Report:

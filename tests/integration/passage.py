@@ -65,6 +65,15 @@ class Passage:
         assert done.returncode == 0, done.stderr
         return self
 
+    def backfill(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """`cdc-outbox init`, which leaves the slot pending, and `cdc-outbox backfill`."""
+        at = ("--slot", self.slot)
+        assert run_command("init", *at, env=self.environment).returncode == 78
+        way = ("--bootstrap-servers", self.bootstrap or self.kafka.bootstrap)
+        done = run_command("backfill", "--yes", *flags, *at, *way, env=self.environment)
+        assert done.returncode == 0, done.stderr
+        return done
+
     def run(
         self, *flags: str, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:

@@ -17,8 +17,11 @@ from cdc_outbox.mark import Marks
 from cdc_outbox.marker import Marker
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import BLOCKS, PLACES, WIDTH, Delivered, Outcome
+from cdc_outbox.postgres.whole import Whole
 from tests.unit.noted import marking as shaped
 from tests.unit.noted import note, table
+
+WHOLE = Whole(frozenset({5}))
 
 
 class Connection:
@@ -52,7 +55,7 @@ class Table:
         return 3 * BLOCKS
 
     async def search(self, _conn: object, place: int, delivered: Delivered, width: int) -> tuple[int, bool]:
-        assert delivered == Delivered(40, frozenset({5}))
+        assert delivered == Delivered(40, WHOLE)
         places = range(place, place + width)
         self.fail(*(bad for bad in self.bad if bad in places))
         self.searched.append(places)
@@ -73,8 +76,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect(*_: object, **__: object) -> Connection:
         return Connection()
 
-    async def parts(*_: object) -> frozenset[int]:
-        return frozenset({5})
+    async def parts(*_: object) -> Whole:
+        return WHOLE
 
     async def following(*_: object) -> int:
         return 40
