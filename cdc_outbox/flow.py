@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _log = log.get(__name__)
 
-PAUSE: Final = 0.002
+PAUSE: Final = 0.005
 """Seconds between drains of a backlog over TCP: it halves the walsender's work, which wakes us once a message."""
 
 LAST_MOMENT: Final = 1.0
