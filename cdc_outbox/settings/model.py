@@ -119,7 +119,7 @@ class KafkaSettings:
 class DeliverySettings:
     """What happens to a row that can never be published."""
 
-    on_poison: Literal["stop", "block", "dead-letter", "park"]
+    on_poison: Literal["stop", "block"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,6 @@ class Limits:
 
     slot_keep: int | None
     wal_keep: int
-    max_wal: int
     segment: int
     idle: int | None = None
 
@@ -93,8 +92,8 @@ class Sample:
     keeps WAL as the slot does. `others` are all other slots of the server, physical ones included.
 
     `current_lsn` is where WAL was written to, `insert_lsn` where it ends, both read after the slots; on a standby the
-    first is what was received or replayed, whichever is more, and the second None. `xmin_age` and `catalog_xmin_age`
-    are the slot's, in transactions. `witness` is None where it was not read; `wal_bytes`, the size of pg_wal, likewise.
+    first is what was received or replayed, whichever is more, and the second None. `catalog_xmin_age` is the slot's,
+    in transactions. `witness` is None where it was not read; `wal_bytes`, the size of pg_wal, likewise.
     `oldest` is the oldest open transaction that has written, `oldest_prepared` the oldest prepared one.
     """
 
@@ -110,7 +109,6 @@ class Sample:
     slot: Slot | None
     pending: Slot | None
     others: tuple[Slot, ...]
-    xmin_age: int | None
     catalog_xmin_age: int | None
     limits: Limits
     synchronous_standby_names: str
@@ -190,7 +188,6 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
             else pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) end,
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size')),
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_keep_size')),
-       pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_wal_size')),
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')),
        extract(epoch from
                nullif(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')::interval)::int,
@@ -222,7 +219,7 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
            pg_catalog.to_regclass('public.cdc_outbox_witness')::oid, 'select'), false),
        {wal}, {witness}
   from (select pg_catalog.json_agg(pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
-               'xmin_age', pg_catalog.age(s.xmin), 'catalog_xmin_age', pg_catalog.age(s.catalog_xmin)))
+               'catalog_xmin_age', pg_catalog.age(s.catalog_xmin)))
           from pg_catalog.pg_replication_slots s) as slots (list)
  cross join (select pg_catalog.json_agg(pg_catalog.json_build_array(a, b, c, d, e, f, g, h, i, j, k, l, m))
                from ({look}) as seen (a, b, c, d, e, f, g, h, i, j, k, l, m)) as look (list)
@@ -290,16 +287,15 @@ def _read(
 ) -> Sample:
     (
         at, version, system_identifier, database, in_recovery, listed, look, current, insert, walfile,
-        slot_keep, wal_keep, max_wal, segment, idle, synchronous, synchronized, holders, spill, publishes, oldest,
+        slot_keep, wal_keep, segment, idle, synchronous, synchronized, holders, spill, publishes, oldest,
         prepared, sees_sessions, may_list_wal, witness_exists, may_read_witness, wal_bytes, witness,
     ) = row  # fmt: skip
-    ages = {each["slot_name"]: (each["xmin_age"], each["catalog_xmin_age"]) for each in listed or ()}
+    ages = {each["slot_name"]: each["catalog_xmin_age"] for each in listed or ()}
     slots = {each["slot_name"]: _slot(each, str(database)) for each in listed or ()}
     slot, pending = slots.pop(name, None), slots.get(pending_name(name))
     if slot is None and pending is not None:
         del slots[pending.name]
     kept = slot or pending
-    xmin_age, catalog_xmin_age = ages[kept.name] if kept is not None else (None, None)
     holding = {each[0]: each for each in holders or ()}.get(kept.active_pid if kept is not None else None)
     known: Witness | Absent | None = None
     if not witness_exists:
@@ -319,9 +315,8 @@ def _read(
         slot=slot,
         pending=pending,
         others=tuple(slots.values()),
-        xmin_age=xmin_age,
-        catalog_xmin_age=catalog_xmin_age,
-        limits=Limits(None if slot_keep < 0 else slot_keep, wal_keep, max_wal, segment, idle),
+        catalog_xmin_age=ages[kept.name] if kept is not None else None,
+        limits=Limits(None if slot_keep < 0 else slot_keep, wal_keep, segment, idle),
         synchronous_standby_names=synchronous,
         synchronized_standby_slots=synchronized,
         holder=None

@@ -55,10 +55,9 @@ transactions = st.builds(
 )
 limits = st.builds(
     Limits,
-    st.none() | SIZES,
-    st.integers(0, 2**40),
-    st.integers(2**21, 2**40),
-    st.sampled_from([2**20, 2**24]),
+    slot_keep=st.none() | SIZES,
+    wal_keep=st.integers(0, 2**40),
+    segment=st.sampled_from([2**20, 2**24]),
 )
 samples: st.SearchStrategy[Sample] = st.builds(
     lambda seconds, **known: sample(at=AT + timedelta(seconds=seconds), **known),

@@ -66,7 +66,7 @@ SAMPLE = record(
     slot=SLOT,
     others=(),
     catalog_xmin_age=3,
-    limits=Limits(slot_keep=64 * MIB, wal_keep=0, max_wal=1024 * MIB, segment=16 * MIB),
+    limits=Limits(slot_keep=64 * MIB, wal_keep=0, segment=16 * MIB),
     synchronous_standby_names="",
     synchronized_standby_slots="",
     publication=PublicationState("outbox_pub", None, "", None, LSN(0x1400000)),

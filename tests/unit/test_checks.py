@@ -524,7 +524,7 @@ def test_the_gravest_counts() -> None:
 
 def test_a_limit_of_nought_is_no_division_by_it() -> None:
     tight = sample(
-        limits=Limits(slot_keep=0, wal_keep=0, max_wal=GIB, segment=16 * MIB),
+        limits=Limits(slot_keep=0, wal_keep=0, segment=16 * MIB),
         slot=replace(SLOT, safe_wal_size=9),
     )
     assert check(judged(tight), "retained").value == pytest.approx(0.25)

@@ -34,7 +34,7 @@ def at(
         at=AT + timedelta(seconds=seconds),
         current_lsn=lsn,
         insert_lsn=lsn,
-        limits=Limits(slot_keep=limit, wal_keep=0, max_wal=1024 * MIB, segment=16 * MIB),
+        limits=Limits(slot_keep=limit, wal_keep=0, segment=16 * MIB),
         slot=slot(
             active=active,
             active_pid=4711 if active else None,

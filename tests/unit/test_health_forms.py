@@ -40,7 +40,7 @@ def page() -> Health:
             at=NOW + timedelta(seconds=seconds),
             current_lsn=lsn,
             insert_lsn=lsn,
-            limits=Limits(4 * GIB, 0, GIB, 16 * MIB),
+            limits=Limits(4 * GIB, 0, 16 * MIB),
             slot=slot(
                 active=False,
                 active_pid=None,
@@ -97,7 +97,7 @@ def test_a_hostile_application_name_cant_move_the_cursor() -> None:
 def test_incidents_and_advice_have_their_lines() -> None:
     incident = Incident(IncidentKind.ALTERED, NOW, LSN(16), LSN(32), "publication outbox_pub was altered")
     witness = replace(WITNESS, position=LSN(2 * START), incidents=(incident,))
-    limits = Limits(None, 0, GIB, 16 * MIB)
+    limits = Limits(None, 0, 16 * MIB)
     lines = text(judged(sample(witness=witness, limits=limits, slot=slot(safe_wal_size=None)))).splitlines()
     assert "  incident      2026-05-04 10:16:11Z publication outbox_pub was altered" in lines
     assert any(each.startswith("  advice        without max_slot_wal_keep_size") for each in lines)
@@ -167,7 +167,7 @@ def test_a_plug_in_says_status_and_performance_data() -> None:
 
 
 def test_a_plug_in_gets_no_figure_twice() -> None:
-    limits = Limits(None, 0, GIB, 16 * MIB)
+    limits = Limits(None, 0, 16 * MIB)
     first = nagios([judged(sample(limits=limits, slot=slot(safe_wal_size=None)))]).splitlines()[0]
     assert "'retained_bytes'=" in first
     assert "retained_wal" not in first
