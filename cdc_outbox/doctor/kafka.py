@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.errors import CdcOutboxError
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import options
 from cdc_outbox.kafka.inspection import Inspection, record_size
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def examine(settings: KafkaSettings, outbox: Outbox, findings: Findings) -
 
 def _record_size(settings: KafkaSettings, outbox: Outbox, findings: Findings) -> None:
     """The largest message that is known against our own limit."""
-    limit = client.max_request_size(settings)
+    limit = options.max_request_size(settings)
     largest = max(map(record_size, outbox.messages), default=0)
     name, option = "record_size", "max.request.size"
     if largest > limit:
@@ -316,7 +316,7 @@ class KafkaSide:
     def message_size(self, topics: list[Topic]) -> None:
         if not topics:
             return
-        limit = client.max_request_size(self.settings)
+        limit = options.max_request_size(self.settings)
         known = [(topic.name, topic.max_bytes) for topic in topics if topic.max_bytes is not None]
         narrow = [(name, most) for name, most in known if most < self.sizes.get(name, 0)]
         tight = [(name, most) for name, most in known if most < limit]

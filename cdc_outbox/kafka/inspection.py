@@ -21,7 +21,7 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import KafkaUnavailable
-from cdc_outbox.kafka import client, topics
+from cdc_outbox.kafka import client, options, refusal, topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,16 +100,16 @@ class Inspection:
         }
 
     def _servers(self) -> Any:
-        return client.connection_options(self._settings)["bootstrap_servers"]
+        return options.connection(self._settings)["bootstrap_servers"]
 
     async def _probe(self, host: str, port: int) -> str | None:
         try:
             async with asyncio.timeout(WITHIN):
-                (await create_conn(host, port, **client.single_connection(self._settings))).close()
+                (await create_conn(host, port, **options.single_connection(self._settings))).close()
         except TimeoutError:
             return "no answer"
         except (KafkaError, OSError) as error:
-            return client.in_short(error)
+            return refusal.in_short(error)
         return None
 
     async def brokers(self) -> list[Broker]:
@@ -126,7 +126,7 @@ class Inspection:
         host, port, _ = next(iter(collect_hosts(self._servers(), randomize=False)))
         with suppress(TimeoutError, KafkaError, OSError):
             async with asyncio.timeout(WITHIN):
-                connection = await create_conn(host, port, **client.single_connection(self._settings))
+                connection = await create_conn(host, port, **options.single_connection(self._settings))
                 try:
                     oldest, _ = connection._versions.get(_FETCH, (0, 0))
                 finally:
@@ -208,7 +208,7 @@ class Inspection:
                 return await kafka.send(kafka.get_random_node() if node is None else node, request)
         except (TimeoutError, KafkaError, OSError) as error:
             raise KafkaUnavailable(
-                f"the cluster doesn't answer a question: {client.in_short(error)}",
+                f"the cluster doesn't answer a question: {refusal.in_short(error)}",
                 next="check that all brokers can be reached at the addresses that they advertise",
             ) from error
 

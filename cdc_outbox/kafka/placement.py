@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
-from cdc_outbox.kafka import client, delivery_errors, topics
+from cdc_outbox.kafka import delivery_errors, options, refusal, topics
 from cdc_outbox.kafka.inspection import record_size
 from cdc_outbox.kafka.partitioner import HASHES
 
@@ -64,7 +64,7 @@ class Placement:
         """Ask the cluster. Raises KafkaUnavailable where no broker answers in time, or refuses us."""
         self._asked = time.monotonic()
         servers = self._settings.bootstrap_servers
-        asking = AIOKafkaClient(**client.connection_options(self._settings))
+        asking = AIOKafkaClient(**options.connection(self._settings))
         try:
             async with asyncio.timeout(WITHIN):
                 await asking.bootstrap()
@@ -78,7 +78,9 @@ class Placement:
         except (TimeoutError, KafkaError, OSError) as error:
             raise KafkaUnavailable(
                 f"no Kafka broker at {servers} says which topics there are",
-                next=client.where_to_look(self._settings, "kafka.bootstrap_servers and that the brokers run"),
+                next=refusal.where_to_look(
+                    self._settings, "kafka.bootstrap_servers and that the brokers run"
+                ),
             ) from error
         finally:
             await asking.close()
@@ -104,7 +106,7 @@ class Placement:
         Our own limit is known without a cluster; what the topic has against it only where one was reached.
         """
         topic, number, *_ = encoded
-        size, ours = record_size(encoded), client.max_request_size(self._settings)
+        size, ours = record_size(encoded), options.max_request_size(self._settings)
         room = delivery_errors.room_for(topic, size)
         if size > ours:
             return Obstacle("too_large", delivery_errors.oversized(size, ours), room)
@@ -131,7 +133,7 @@ class Placement:
 
     async def _limit(self, topic: str) -> int | None:
         """The topic's limit for a batch; None where the cluster doesn't tell us, which takes DescribeConfigs."""
-        asking = AIOKafkaClient(**client.connection_options(self._settings))
+        asking = AIOKafkaClient(**options.connection(self._settings))
         request: Any = DescribeConfigsRequest([(_TOPIC, topic, [_LIMIT])])
         try:
             async with asyncio.timeout(WITHIN):

@@ -31,7 +31,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
-from cdc_outbox.kafka import client, delivery_errors, topics
+from cdc_outbox.kafka import client, delivery_errors, options, topics
 from cdc_outbox.kafka.partitioner import HASHES
 from cdc_outbox.kafka.records import Records
 from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
@@ -161,21 +161,21 @@ class KafkaPublisher:
         self._progress = asyncio.Event()
         self._out: dict[Batch, float] = {}
         self._out_bytes = 0
-        self._request = client.request_size(settings)
+        self._request = options.request_size(settings)
         self._crowded: deque[Lane] = deque()
         self._patience = 0.0
         self._round_started = 0.0
         self._round_timer: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._max_record = client.max_request_size(settings)
-        self._max_batch = client.batch_size(settings)
+        self._max_record = options.max_request_size(settings)
+        self._max_batch = options.batch_size(settings)
         self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
         self.inflight_bytes = 0
         self._out_events = 0
         self.published: dict[str, int] = {}
         self.committed_us = 0
         self._producer: AIOKafkaProducer = client.producer(settings)
-        self._codec = client.codec(settings)
+        self._codec = options.codec(settings)
 
     async def start(self) -> None:
         """Connect to the cluster.

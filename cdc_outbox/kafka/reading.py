@@ -23,7 +23,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable, SetupError
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import client, options, refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ async def reading(settings: KafkaSettings) -> AsyncIterator[Reading]:
     """
     try:
         consumer = AIOKafkaConsumer(
-            **client.connection_options(settings),
+            **options.connection(settings),
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
@@ -221,7 +221,7 @@ class Reading:
             )
         except UnsupportedCodecError as error:
             raise ConfigError(
-                f"records are compressed in a way whose library isn't installed: {client.in_short(error)}",
+                f"records are compressed in a way whose library isn't installed: {refusal.in_short(error)}",
                 next="pip install 'cdc-outbox[compression]'",
             ) from error
         except (TopicAuthorizationFailedError, GroupAuthorizationFailedError) as error:
@@ -256,6 +256,6 @@ def _forbidden(error: KafkaError) -> CdcOutboxError:
 
 def _silent(error: Exception) -> CdcOutboxError:
     return KafkaUnavailable(
-        f"the cluster doesn't answer: {client.in_short(error)}",
+        f"the cluster doesn't answer: {refusal.in_short(error)}",
         next="check that all brokers can be reached at the addresses that they advertise",
     )

@@ -23,7 +23,7 @@ from aiokafka.errors import (
 )
 
 from cdc_outbox.errors import ConfigError, KafkaUnavailable
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import client, options, refusal
 from cdc_outbox.settings.model import ClientOptions, KafkaSettings, TopicSettings
 from tests.servers.security import certificates
 
@@ -55,37 +55,37 @@ EVERYTHING = {
 
 
 def test_options_are_those_of_the_client() -> None:
-    options = client.connection_options(settings("a:1, b:2", **EVERYTHING))
+    arguments = options.connection(settings("a:1, b:2", **EVERYTHING))
     for constructor in (AIOKafkaClient, AIOKafkaProducer):
-        assert options.keys() <= inspect.signature(constructor).parameters.keys()
-    assert options["bootstrap_servers"] == ["a:1", "b:2"]
-    assert options["security_protocol"] == "SASL_SSL"
-    assert options["sasl_mechanism"] == "SCRAM-SHA-512"
-    assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("u", "p")
-    assert options["client_id"] == "me"
-    assert options["request_timeout_ms"] == 1234
-    assert options["retry_backoff_ms"] == 55
-    assert options["metadata_max_age_ms"] == 7000
-    assert options["connections_max_idle_ms"] == 8000
-    assert options["ssl_context"].verify_mode is ssl.CERT_REQUIRED
-    assert not options["ssl_context"].check_hostname
+        assert arguments.keys() <= inspect.signature(constructor).parameters.keys()
+    assert arguments["bootstrap_servers"] == ["a:1", "b:2"]
+    assert arguments["security_protocol"] == "SASL_SSL"
+    assert arguments["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("u", "p")
+    assert arguments["client_id"] == "me"
+    assert arguments["request_timeout_ms"] == 1234
+    assert arguments["retry_backoff_ms"] == 55
+    assert arguments["metadata_max_age_ms"] == 7000
+    assert arguments["connections_max_idle_ms"] == 8000
+    assert arguments["ssl_context"].verify_mode is ssl.CERT_REQUIRED
+    assert not arguments["ssl_context"].check_hostname
 
 
 def test_plain_connections_have_no_proof() -> None:
-    options = client.connection_options(settings())
-    assert options["security_protocol"] == "PLAINTEXT"
-    assert not {name for name in options if name.startswith(("sasl", "ssl"))}
+    arguments = options.connection(settings())
+    assert arguments["security_protocol"] == "PLAINTEXT"
+    assert not {name for name in arguments if name.startswith(("sasl", "ssl"))}
 
 
 @pytest.mark.parametrize("compression", [None, "none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_producer_that_keeps_the_promise(compression: str | None) -> None:
     async def make() -> None:
-        options = {} if compression is None else {"compression__type": compression}
-        producer: Any = client.producer(settings(**options))
+        given = {} if compression is None else {"compression__type": compression}
+        producer: Any = client.producer(settings(**given))
         assert producer._txn_manager is not None, "it must be idempotent"
         assert producer._sender._acks == -1
         codec = producer._message_accumulator._compression_type
-        assert codec == client.codec(settings(**options))
+        assert codec == options.codec(settings(**given))
         assert producer._message_accumulator._linger_time == 0
         await producer.stop()
 
@@ -104,19 +104,19 @@ def test_a_compression_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_request_has_a_limit() -> None:
-    assert client.request_size(settings()) == client.REQUEST_BYTES
-    assert client.request_size(settings(max__request__size="5000")) == 5000
+    assert options.request_size(settings()) == options.REQUEST_BYTES
+    assert options.request_size(settings(max__request__size="5000")) == 5000
 
 
 def test_batches_are_never_larger_than_a_request() -> None:
-    assert client.batch_size(settings()) == client.BATCH_BYTES
-    assert client.batch_size(settings(batch__size="1000")) == 1000
-    assert client.batch_size(settings(max__request__size="5000")) == 5000
-    assert client.max_request_size(settings()) == 1_048_576
+    assert options.batch_size(settings()) == options.BATCH_BYTES
+    assert options.batch_size(settings(batch__size="1000")) == 1000
+    assert options.batch_size(settings(max__request__size="5000")) == 5000
+    assert options.max_request_size(settings()) == 1_048_576
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("given", "complaint"),
     [
         ({"security__protocol": "SASL_SSL"}, "sasl.username is missing"),
         ({"security__protocol": "SASL_PLAINTEXT", "sasl__username": "u"}, "sasl.password is missing"),
@@ -132,9 +132,9 @@ def test_batches_are_never_larger_than_a_request() -> None:
         ),
     ],
 )
-def test_options_that_cant_work(options: dict[str, str], complaint: str) -> None:
+def test_options_that_cant_work(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as raised:
-        client.connection_options(settings(**options))
+        options.connection(settings(**given))
     assert raised.value.next
 
 
@@ -148,15 +148,15 @@ def test_a_key_with_a_password_is_never_asked_for_on_the_terminal(tmp_path: Path
         check=True,
         capture_output=True,
     )
-    options = {
+    given = {
         "security__protocol": "SSL",
         "ssl__certificate__location": str(home / "relay.pem"),
         "ssl__key__location": str(locked),
     }
     for wrong in ({}, {"ssl__key__password": "shut"}):
         with pytest.raises(ConfigError, match="can't be used"):
-            client.connection_options(settings(**options, **wrong))
-    client.connection_options(settings(**options, ssl__key__password="open"))
+            options.connection(settings(**given, **wrong))
+    options.connection(settings(**given, ssl__key__password="open"))
 
 
 def plain_token() -> str:
@@ -180,20 +180,20 @@ NOT_CALLABLE = 1
     ("hook", "token"), [("plain_token", "plain"), ("waiting_token", "waiting"), ("Tokens.inner", "inner")]
 )
 def test_token_hooks(hook: str, token: str) -> None:
-    options = client.connection_options(
+    arguments = options.connection(
         settings(
             security__protocol="SASL_PLAINTEXT",
             sasl__mechanism="OAUTHBEARER",
             sasl__oauthbearer__token__provider=f"{__name__}:{hook}",
         )
     )
-    assert asyncio.run(options["sasl_oauth_token_provider"].token()) == token
+    assert asyncio.run(arguments["sasl_oauth_token_provider"].token()) == token
 
 
 @pytest.mark.parametrize("hook", ["no_such_module:x", f"{__name__}:nothing", f"{__name__}:NOT_CALLABLE"])
 def test_token_hooks_that_arent_there(hook: str) -> None:
     with pytest.raises(ConfigError, match=r"token\.provider"):
-        client.connection_options(
+        options.connection(
             settings(
                 security__protocol="SASL_PLAINTEXT",
                 sasl__mechanism="OAUTHBEARER",
@@ -211,7 +211,7 @@ def test_a_token_hook_doesnt_hold_up_the_loop() -> None:
             asked.wait(10)
             return "t"
 
-        waiting = asyncio.create_task(client.TokenHook(slow).token())
+        waiting = asyncio.create_task(options.TokenHook(slow).token())
         while not waiting.done():
             turns += 1
             if turns > 3:
@@ -228,12 +228,12 @@ def test_a_token_hook_that_fails_tells_no_secret() -> None:
         raise ValueError("secret")
 
     with pytest.raises(KafkaError, match="ValueError") as raised:
-        asyncio.run(client.TokenHook(broken).token())
+        asyncio.run(options.TokenHook(broken).token())
     assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("error", "refusal"),
+    ("error", "refuses"),
     [
         (SaslAuthenticationFailed(), True),
         (AuthenticationFailedError(), True),
@@ -245,8 +245,8 @@ def test_a_token_hook_that_fails_tells_no_secret() -> None:
         (TimeoutError(), False),
     ],
 )
-def test_what_a_refusal_is(error: Exception, refusal: bool) -> None:
-    assert client.is_refusal(error) is refusal
+def test_what_a_refusal_is(error: Exception, refuses: bool) -> None:
+    assert refusal.is_refusal(error) is refuses
 
 
 @asynccontextmanager
@@ -331,8 +331,8 @@ def test_reasons_are_told_server_by_server(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_who_named_no_broker_is_told_the_default() -> None:
-    assert client.where_to_look(settings("kafka:9092"), "that they run") == "check that they run"
-    assert client.where_to_look(settings(), "that they run") == (
+    assert refusal.where_to_look(settings("kafka:9092"), "that they run") == "check that they run"
+    assert refusal.where_to_look(settings(), "that they run") == (
         "localhost:9092 is the default; where the brokers are elsewhere: "
         "export CDC_OUTBOX_BOOTSTRAP_SERVERS=HOST:9092"
     )
