@@ -1,7 +1,4 @@
-"""How fast WAL is written and confirmed, and what that means for the slot: pure functions over samples.
-
-Rates are two time-weighted exponential averages, one that forgets within minutes and one within hours, of which the
-larger counts: a burst is taken seriously at once, and the quiet after it doesn't make one forget it.
+"""What the rates of WAL mean for the slot, and what else its samples show over time: pure functions over samples.
 
 A slot that is read and keeps up isn't lost at any rate, however much other tables write: its position moves on with
 the WAL. What nears its loss is a slot that nobody reads, one whose reader is slower than the WAL grows, and one whose
@@ -17,15 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from cdc_outbox.watch.rates import Averages, Rates, confirmed
+
 if TYPE_CHECKING:
     from cdc_outbox.lsn import LSN
     from cdc_outbox.watch.sample import Sample, Transaction
-
-FAST: Final = 300.0
-"""Seconds in which the fast average forgets all but a third."""
-
-SLOW: Final = 21_600.0
-"""The same of the slow one."""
 
 NOISE: Final = 1 << 20
 """Bytes that may be unconfirmed at any time: an idle relay doesn't write its witness for less than 64 KiB."""
@@ -47,21 +40,6 @@ RESTART: Final = 60.0
 
 YOUNG: Final = 10.0
 """Seconds within which a transaction that only one sample has seen is taken for a passer-by."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Bytes a second, fast and slow average; never negative. The confirmed ones are None where there was no slot."""
-
-    wal_fast: float
-    wal_slow: float
-    confirmed_fast: float | None
-    confirmed_slow: float | None
-
-    @property
-    def wal(self) -> float:
-        """The rate of WAL that counts."""
-        return max(self.wal_fast, self.wal_slow)
 
 
 class Outlook(enum.Enum):
@@ -109,54 +87,6 @@ class Forecast:
     keeps_up: bool
 
 
-class Average:
-    """A rate's exponential average over irregular intervals, right from the first one on."""
-
-    def __init__(self, memory: float) -> None:
-        """`memory`: seconds after which an interval weighs a third."""
-        self._memory = memory
-        self._sum = self._weight = 0.0
-
-    def add(self, rate: float, seconds: float) -> None:
-        """Take in that it went at this rate for so many seconds, more than 0."""
-        new = -math.expm1(-seconds / self._memory)
-        self._sum = self._sum * (1 - new) + rate * new
-        self._weight = self._weight * (1 - new) + new
-
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._weight if self._weight else None
-
-
-class Averages:
-    """How fast WAL is written and confirmed, by the samples of one slot."""
-
-    def __init__(self) -> None:
-        self._wal = Average(FAST), Average(SLOW)
-        self._confirmed = Average(FAST), Average(SLOW)
-
-    def add(self, before: Sample, sample: Sample) -> None:
-        """Take in the time between two samples of one server, `sample` being later."""
-        seconds = (sample.at - before.at).total_seconds()
-        if seconds <= 0:
-            return
-        written = sample.current_lsn.bytes_since(before.current_lsn)
-        for average in self._wal:
-            average.add(written / seconds, seconds)
-        was, now = _confirmed(before), _confirmed(sample)
-        if was is not None and now is not None:
-            for average in self._confirmed:
-                average.add(now.bytes_since(was) / seconds, seconds)
-
-    @property
-    def rates(self) -> Rates | None:
-        """None before there are two samples."""
-        (fast, slow), (confirmed_fast, confirmed_slow) = self._wal, self._confirmed
-        if fast.value is None or slow.value is None:
-            return None
-        return Rates(fast.value, slow.value, confirmed_fast.value, confirmed_slow.value)
-
-
 class Course:
     """What the samples of one slot show over time. `volume`: bytes of the volume that holds pg_wal, if known."""
 
@@ -184,7 +114,7 @@ class Course:
         began = self._began = self._began or sample.at
         if last is not None:
             self._averages.add(last, sample)
-            if _confirmed(sample) != _confirmed(last):
+            if confirmed(sample) != confirmed(last):
                 self._confirmed_at = sample.at
         active = sample.kept is not None and sample.kept.active
         self._inactive_at = None if active else self._inactive_at or sample.at
@@ -212,7 +142,7 @@ class Course:
             confirmed_at=self._confirmed_at,
             inactive_at=self._inactive_at,
             began=began,
-            confirmed_before=None if last is None else _confirmed(last),
+            confirmed_before=None if last is None else confirmed(last),
             holder=holder,
             keeps_up=current,
         )
@@ -356,13 +286,9 @@ def _until(size: int, rate: float) -> tuple[Outlook, float | None]:
     return (Outlook.IN, seconds) if math.isfinite(seconds) else (Outlook.NEVER, None)
 
 
-def _confirmed(sample: Sample) -> LSN | None:
-    return None if sample.kept is None else sample.kept.confirmed_flush_lsn
-
-
 def _follows(last: Sample, sample: Sample) -> bool:
     """Whether a sample tells of the same server and slot, further on."""
-    was, now = _confirmed(last), _confirmed(sample)
+    was, now = confirmed(last), confirmed(sample)
     return (
         last.system_identifier == sample.system_identifier
         and last.timeline == sample.timeline

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cdc_outbox.lsn import LSN
-from cdc_outbox.watch.forecast import FAST, Average, Basis, Course, Forecast, Outlook
+from cdc_outbox.watch.forecast import Basis, Course, Forecast, Outlook
+from cdc_outbox.watch.rates import FAST, Average
 from cdc_outbox.watch.sample import Limits, Sample, Transaction
 from tests.unit.sampled import AT, MIB, sample, slot
 

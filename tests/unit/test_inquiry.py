@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from cdc_outbox.watch import inquiry
-from cdc_outbox.watch.forecast import Basis, Outlook, Rates
+from cdc_outbox.watch.forecast import Basis, Outlook
+from cdc_outbox.watch.rates import Rates
 from tests.servers.process import free_port
 from tests.unit.sampled import FORECAST
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cdc_outbox.settings import load
-from cdc_outbox.watch.forecast import Outlook, Rates
+from cdc_outbox.watch.forecast import Outlook
 from cdc_outbox.watch.health import Level
+from cdc_outbox.watch.rates import Rates
 from cdc_outbox.watch.reads import Known, Reads
 from cdc_outbox.watch.vigil import Vigil
 from tests.unit.sampled import FORECAST, SAMPLE
