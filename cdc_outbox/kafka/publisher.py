@@ -32,6 +32,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, options, topics
+from cdc_outbox.kafka.lane import Batch, Lane
 from cdc_outbox.kafka.partitioner import HASHES
 from cdc_outbox.kafka.records import Records
 from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
@@ -41,7 +42,7 @@ from cdc_outbox.tally import Tally, reason
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
 
-    from cdc_outbox.acknowledge import Ledger, Mark
+    from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.event import Encoded
     from cdc_outbox.publisher import Deliveries
     from cdc_outbox.settings import KafkaSettings
@@ -76,70 +77,6 @@ SEQUENCE_LIMIT: Final = 2**31 - 2**24
 _ASK_AGAIN: Final = 0.1
 _OVERHEAD: Final = 96
 """Bytes of memory that a record takes beside its bytes in the batch, about."""
-
-
-class Batch:
-    """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back.
-
-    `size` is that of the whole batch before compression, `bytes` what counts against the budget; `closed_us` the
-    commit time of what was published last when it was closed.
-    """
-
-    __slots__ = (
-        "bytes",
-        "closed_us",
-        "count",
-        "first",
-        "lane",
-        "last_lsn",
-        "last_seq",
-        "mark",
-        "put",
-        "records",
-        "size",
-    )
-
-    def __init__(self, lane: Lane, records: Records, mark: Mark, first: tuple[int, int]) -> None:
-        self.lane = lane
-        self.records = records
-        self.put = records.put
-        self.mark = mark
-        self.first = first
-        self.last_lsn, self.last_seq = first
-        self.count = 0
-        self.bytes = 0
-        self.size = 0
-        self.closed_us = 0
-
-
-class Lane:
-    """One partition: an open batch, full ones that wait, and at most one that is out."""
-
-    __slots__ = (
-        "delivered",
-        "full",
-        "learnt_at",
-        "max_bytes",
-        "most",
-        "number",
-        "open",
-        "out",
-        "sent",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: str, number: int, delivered: tuple[int, int], most: int, learnt: tuple[int, float] | None
-    ) -> None:
-        self.topic = topic
-        self.number = number
-        self.delivered = delivered
-        self.most = most
-        self.max_bytes, self.learnt_at = (most, 0.0) if learnt is None else (min(most, learnt[0]), learnt[1])
-        self.sent = 0
-        self.open: Batch | None = None
-        self.full: deque[Batch] = deque()
-        self.out: Batch | None = None
 
 
 class KafkaPublisher:
