@@ -173,7 +173,7 @@ async def decide(
     identity: Identity | None,
     whole_parts: Mapping[str, Keys],
 ) -> None:
-    """Write the witness row with the slot's start, if there is the table, and the parts in which no row is left behind.
+    """Write the witness row with the slot's start, if there is the table, and what is known of rows left behind.
 
     Raises MissingRight where nobody may.
     """

@@ -54,8 +54,7 @@ def test_there_and_back_under_load(
         print(f"\ncut-over, table {letter}: {verdict}", flush=True)
     verdict.require()
     assert {FIRST, "backfill", "stream", AGAIN} == set(verdict.first)
-    again = {cause for cause in verdict.twice if "by the old relay again" in cause}
-    assert not again or letter == "b", "only beside rows that were left out nobody can tell what was sent"
+    assert not [cause for cause in verdict.twice if "by the old relay again" in cause]
 
 
 @pytest.mark.postgres

@@ -135,8 +135,7 @@ def go_back(scene: Scene, *, kill_ours: bool = False) -> None:
     scene.stop_ours()
     scene.launch("mark", page=RETURN)
     scene.shop.wait_written(100)
-    if not scene.undelivered:  # beside rows that were left out, what the backfill sent stays unmarked
-        scene.run("marked", page=RETURN)
+    scene.run("marked", page=RETURN)
     if kill_ours:
         scene.kill_ours()
     else:
