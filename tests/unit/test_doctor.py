@@ -167,7 +167,7 @@ class TestTopics:
     )
     def test_replication(self, given: Topic, status: Status, code: int, words: str) -> None:
         made = side()
-        made.replication([given])
+        made.topics().replication([given])
         check = only(made.findings)
         assert (check.status, check.exit_code) == (status, code)
         assert words in check.message
@@ -182,14 +182,14 @@ class TestTopics:
     )
     def test_leaders(self, given: Topic, status: Status, words: str) -> None:
         made = side()
-        made.leaders([given])
+        made.topics().leaders([given])
         check = only(made.findings)
         assert (check.status, check.exit_code) == (status, MAY_PASS if status is Status.FAILED else 0)
         assert words in check.message
 
     def test_many_are_named_in_short(self) -> None:
         made = side()
-        made.replication([topic(name=f"t{n}", min_in_sync=1) for n in range(9)])
+        made.topics().replication([topic(name=f"t{n}", min_in_sync=1) for n in range(9)])
         check = only(made.findings)
         assert "t0, t1, t2, t3, t4 and 4 more" in check.message
         assert len((check.remedy or "").splitlines()) == 9
@@ -197,7 +197,9 @@ class TestTopics:
     def test_sizes_count_for_the_topic_that_the_row_goes_to(self) -> None:
         large: Encoded = ("large", None, b"k", b"x" * 3000, 0, [])
         made = side(Outbox(messages=[large]))
-        made.message_size([topic(name="small", max_bytes=2_000_000), topic(name="large", max_bytes=2500)])
+        made.topics().message_size(
+            [topic(name="small", max_bytes=2_000_000), topic(name="large", max_bytes=2500)]
+        )
         check = only(made.findings)
         assert check.status is Status.FAILED
         assert "max.message.bytes of large is 2500" in check.message
@@ -270,13 +272,13 @@ def test_remedies_go_to_a_broker_that_answers() -> None:
     cluster = Scripted(None, unreached={"old:9092": "connection refused"})
     made = KafkaSide(listed, Outbox(), findings(), cluster)  # type: ignore[arg-type]  # what is asked of it
     asyncio.run(made.connection())
-    assert made.configure("t", "a", 1).startswith("kafka-configs --bootstrap-server b1:9092 ")
+    assert made.topics().configure("t", "a", 1).startswith("kafka-configs --bootstrap-server b1:9092 ")
 
 
 def test_no_topic_is_known_without_a_mapping() -> None:
     for outbox, words in ((Outbox(), "without a mapping"), (Outbox(mapping={"t": "w"}), "names its own")):
         made = side(outbox)
-        asyncio.run(made.exist([]))
+        asyncio.run(made.topics().exist([]))
         assert words in only(made.findings).message
 
 
