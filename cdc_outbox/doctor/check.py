@@ -77,9 +77,11 @@ class Findings:
         self._add(name, Status.OK, message, remedy)
 
     def warn(self, name: str, message: str, remedy: str | None = None) -> None:
+        """Something that `start` gets by with."""
         self._add(name, Status.WARNING, message, remedy)
 
     def fail(self, name: str, message: str, remedy: str, *, exit_code: int = SET_UP) -> None:
+        """Something that keeps `start` from working. `exit_code`: 78, or 1 for what may pass by itself."""
         self._add(name, Status.FAILED, message, remedy, exit_code)
 
     def refuse(self, name: str, error: CdcOutboxError, remedy: str | None = None) -> None:

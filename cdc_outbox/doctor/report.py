@@ -29,6 +29,7 @@ class Report:
 
     @property
     def status(self) -> Status:
+        """The worst of all checks."""
         return Status.worst([check.status for check in self.checks])
 
     @property

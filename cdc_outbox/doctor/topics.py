@@ -194,6 +194,7 @@ class Topics:
             self.findings.ok("replication", f"{fewest} replicas, {told}")
 
     def configure(self, topic: str, name: str, value: int | str) -> str:
+        """The command that sets an option of a topic."""
         return (
             f"kafka-configs {self.tool} --alter --entity-type topics --entity-name {topic}"
             f" --add-config {name}={value}"

@@ -87,6 +87,7 @@ class Inspection:
         await client.start(self._producer, self._settings)
 
     async def stop(self) -> None:
+        """End the producer, within a second."""
         await client.stop(self._producer, within=1.0)
 
     async def unreached(self) -> dict[str, str]:

@@ -47,6 +47,7 @@ class Setting:
 
     @property
     def group(self) -> str:
+        """The name of the flags that it belongs with."""
         return self.own_group or self.key.partition(".")[0]
 
     @property

@@ -45,7 +45,7 @@ class Entries:
         return self.kind
 
     def texts(self, name: str, texts: Sequence[str]) -> Any:
-        """Read an entry from flags or a variable."""
+        """Read an entry from flags or a variable. Raises ValueError, as `toml` does."""
         return self.kind.texts(texts)
 
     def toml(self, name: str, value: object) -> Any:

@@ -80,14 +80,17 @@ class Place:
 
 
 def flag_place(flag: str, kind: Kind | Entries) -> Place:
+    """A flag on the command line; what is wrong there is wrong usage."""
     return Place(f"flag {flag}", flag, f"{flag} {shell(kind.example)}", UsageError)
 
 
 def variable_place(variable: str, example: str) -> Place:
+    """A variable of the environment."""
     return Place(f"environment {variable}", variable, f"{variable}={shell(example)}")
 
 
 def file_place(file: str, key: str, kind: Kind) -> Place:
+    """A line of the config file. `key`: with its sections, `kafka.client.acks`."""
     name = key if "." not in key else key.rpartition(".")[2]
     return Place(f"file {file}", f"{key} in {file}", f"{name} = {kind.toml_example}")
 

@@ -54,6 +54,7 @@ class Compiler:
         )
 
     def compile(self) -> Plan:
+        """The plan. Raises MappingError for what settings and columns together can't answer."""
         settings = self.settings
         if self.roles.profile is not None:
             rule = "recognised" if settings.profile == profiles.AUTO else "configured"
@@ -109,6 +110,7 @@ class Compiler:
     # The parts of a message
 
     def topics(self) -> topic.Topics:
+        """Topics by `outbox.topic`, else by the topic column, and by the aggregate type where that has no value."""
         text = self.settings.topic
         if text is not None:
             return self.templated_topics(text)
@@ -139,6 +141,7 @@ class Compiler:
         return topic.topics(sources, " and ".join(columns))
 
     def templated_topics(self, text: str) -> topic.Topics:
+        """Topics by `outbox.topic`."""
         try:
             parts = template.resolve(text, self.roles.placeholder("outbox.topic", "topic"))
             compiled = topic.topics([parts], f"a value of {text}")
@@ -154,6 +157,7 @@ class Compiler:
         return compiled
 
     def version(self) -> Field | None:
+        """The column of the event's version, unless a header of that name is placed by hand."""
         if (
             any(name == "version" for name, _ in self.settings.headers)
             and "version" not in self.settings.columns
@@ -186,6 +190,7 @@ class Compiler:
         return tuple(placed.items())
 
     def check_name(self, name: str, setting: str) -> None:
+        """Raise MappingError for a header's name that is kept for the relay."""
         if name.startswith(members.RESERVED):
             raise MappingError(
                 f"{setting} names the header {name}, and {members.RESERVED} is kept for the relay's own",
@@ -195,6 +200,7 @@ class Compiler:
     def members(
         self, version: Field | None, placed: tuple[tuple[str, Field], ...]
     ) -> tuple[Field, members.Append] | None:
+        """The column whose members become headers, and how; a name that is sent anyway is taken."""
         field = self.roles.take("headers")
         if field is None:
             return None
@@ -212,6 +218,7 @@ class Compiler:
     def static(
         self, type_: Field | None, version: Field | None, placed: tuple[tuple[str, Field], ...]
     ) -> tuple[tuple[str, bytes], ...]:
+        """Headers with the same value on every message, by `outbox.static_headers`."""
         own = {"id"} | {name for name, _ in placed}
         own |= {name for name, field in (("type", type_), ("version", version)) if field is not None}
         static: dict[str, bytes] = {}
@@ -228,6 +235,7 @@ class Compiler:
     # Which rows
 
     def rules(self) -> list[selection.Rule]:
+        """What leaves a row out, in the order in which it is asked: bus, `outbox.only`, sent, due."""
         rules: list[selection.Rule] = []
         bus = self.roles.look("bus")
         if bus is not None:

@@ -40,6 +40,7 @@ class Mapping:
 
     @property
     def settings(self) -> OutboxSettings:
+        """Those of `[outbox]`."""
         return self._settings
 
     def wants(self, relation: Relation) -> bool:

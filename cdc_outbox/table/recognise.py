@@ -73,6 +73,7 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The columns' names, in the table's order."""
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> values.Field | None:

@@ -25,6 +25,7 @@ class Crossing:
 
     @property
     def worse(self) -> bool:
+        """Whether the signal is graver than it was."""
         return self.check.status.gravity > self.was.gravity
 
 

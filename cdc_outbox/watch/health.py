@@ -29,6 +29,7 @@ class Level(enum.Enum):
 
     @property
     def exit_code(self) -> int:
+        """0 ok, 1 warning, 2 critical, 3 unknown: https://www.monitoring-plugins.org/doc/guidelines.html"""
         return (Level.OK, Level.WARNING, Level.CRITICAL, Level.UNKNOWN).index(self)
 
     @property

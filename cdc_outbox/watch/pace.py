@@ -23,6 +23,7 @@ class Figures:
 
     @property
     def events_per_second(self) -> float:
+        """0 for a span of no time."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
 
 

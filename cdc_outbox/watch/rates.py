@@ -52,6 +52,7 @@ class Average:
 
     @property
     def value(self) -> float | None:
+        """The average, in the unit of the rates; None before there is an interval."""
         return self._sum / self._weight if self._weight else None
 
 

@@ -115,6 +115,7 @@ class Vigil:
         return bool(happened)
 
     async def close(self) -> None:
+        """Close the connection, if there is one."""
         if self._connection is not None:
             await self._connection.close()
             self._connection = None

@@ -50,9 +50,10 @@ def plain_text(value: object) -> str:
 
 
 class Kind:
-    """Text that is not empty, and what all kinds share."""
+    """Text that is not empty, and what all kinds share: `text`, `texts` and `toml` raise ValueError."""
 
     def __init__(self, example: str, metavar: str = "TEXT") -> None:
+        """`example`: a right value as one types it. `metavar`: what `--help` calls one."""
         self.example = example
         self.metavar = metavar
 
