@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, for_code
-from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.kafka import client, options, refusal, topics
+from cdc_outbox.kafka.topic_settings import CLEANUP, MAX_BYTES, MIN_IN_SYNC, question, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,11 +38,7 @@ WRITE: Final = 4
 """The operation by its number in Kafka's protocol; a set of them is a bit field."""
 
 _UNKNOWN_RIGHTS: Final = -(2**31)
-_TOPIC: Final = 2
 _FETCH: Final = 1
-_LIMIT: Final = "max.message.bytes"
-_MIN_IN_SYNC: Final = "min.insync.replicas"
-_CLEANUP: Final = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +161,9 @@ class Inspection:
                         replicas=min((len(replicas) for *_, replicas, _, _ in partitions), default=0),
                         in_sync=min((len(in_sync) for *_, in_sync, _ in partitions), default=0),
                         may_write=None if rights == _UNKNOWN_RIGHTS else bool(rights >> WRITE & 1),
-                        max_bytes=_number(config.get(_LIMIT)),
-                        min_in_sync=_number(config.get(_MIN_IN_SYNC)),
-                        compacted="compact" in config[_CLEANUP] if _CLEANUP in config else None,
+                        max_bytes=_number(config.get(MAX_BYTES)),
+                        min_in_sync=_number(config.get(MIN_IN_SYNC)),
+                        compacted="compact" in config[CLEANUP] if CLEANUP in config else None,
                     )
                 )
         return found
@@ -178,16 +174,10 @@ class Inspection:
 
     async def _configured(self, names: list[str]) -> dict[str, dict[str, str]]:
         """The settings of the topics that we may read those of; that takes the right DescribeConfigs."""
-        wanted = [_LIMIT, _MIN_IN_SYNC, _CLEANUP]
         try:
-            answer: Any = await self._ask(DescribeConfigsRequest([(_TOPIC, name, wanted) for name in names]))
+            return told(await self._ask(question(names, MAX_BYTES, MIN_IN_SYNC, CLEANUP)))
         except (KafkaUnavailable, NotImplementedError):
             return {}
-        return {
-            name: {setting: value for setting, value, *_ in entries if value is not None}
-            for code, _, _, name, entries in answer.resources
-            if code == 0
-        }
 
     async def why_not_created(self, name: str) -> str | None:
         """Why the cluster would refuse to make a topic as the settings want it; None: it wouldn't.

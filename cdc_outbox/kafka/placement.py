@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import delivery_errors, options, refusal, topics
 from cdc_outbox.kafka.inspection import record_size
 from cdc_outbox.kafka.partitioner import HASHES
+from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
 
 if TYPE_CHECKING:
     from cdc_outbox.event import Encoded
@@ -29,10 +29,6 @@ WITHIN: Final = 3.0
 
 AGAIN: Final = 5.0
 """Seconds between looks for a topic that wasn't there."""
-
-
-_TOPIC: Final = 2
-_LIMIT: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +123,19 @@ class Placement:
             self._limits[topic] = await self._limit(topic)
         limit = self._limits[topic]
         if limit is not None and size > limit:
-            what = f"it is {size} bytes as a Kafka record, and {_LIMIT} of topic {topic} is {limit}"
+            what = f"it is {size} bytes as a Kafka record, and {MAX_BYTES} of topic {topic} is {limit}"
             return Obstacle("too_large", what, room)
         return None
 
     async def _limit(self, topic: str) -> int | None:
         """The topic's limit for a batch; None where the cluster doesn't tell us, which takes DescribeConfigs."""
         asking = AIOKafkaClient(**options.connection(self._settings))
-        request: Any = DescribeConfigsRequest([(_TOPIC, topic, [_LIMIT])])
+        request: Any = question([topic], MAX_BYTES)
         try:
             async with asyncio.timeout(WITHIN):
                 await asking.bootstrap()
-                answer: Any = await asking.send(asking.get_random_node(), request)
-            entries = [entry for code, _, _, _, found in answer.resources if not code for entry in found]
-            return next((int(value) for name, value, *_ in entries if name == _LIMIT), None)
+                found = told(await asking.send(asking.get_random_node(), request)).get(topic, {})
+            return int(found[MAX_BYTES]) if MAX_BYTES in found else None
         except (TimeoutError, KafkaError, OSError, NotImplementedError, ValueError, TypeError):
             return None
         finally:

@@ -20,10 +20,10 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnsupportedCodecError,
 )
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client, options, refusal
+from cdc_outbox.kafka.topic_settings import CLEANUP, question, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
@@ -47,8 +47,6 @@ _PATIENT_MS: Final = 10_000
 """So long a broker isn't asked for more while we have records of it: else those of many partitions would pile up."""
 
 _TURN_MS: Final = 500
-_TOPIC: Final = 2
-_CLEANUP: Final = "cleanup.policy"
 
 
 class Place(NamedTuple):
@@ -143,18 +141,13 @@ class Reading:
     async def compacted(self, topics: Collection[str]) -> set[str]:
         """Those from which a message goes when a newer one has its key; without the right DescribeConfigs none."""
         kafka = self._consumer._client
-        request: Any = DescribeConfigsRequest([(_TOPIC, name, [_CLEANUP]) for name in topics])
+        request: Any = question(topics, CLEANUP)
         try:
             async with asyncio.timeout(_ANSWER):
                 answer: Any = await kafka.send(kafka.get_random_node(), request)
         except (TimeoutError, KafkaError, OSError, NotImplementedError):
             return set()
-        return {
-            topic
-            for code, _, _, topic, entries in answer.resources
-            for name, value, *_ in entries
-            if not code and name == _CLEANUP and "compact" in (value or "")
-        }
+        return {topic for topic, found in told(answer).items() if "compact" in found.get(CLEANUP, "")}
 
     async def _offsets(self, ask: Any, places: Collection[Place]) -> dict[Place, int]:
         if not places:

@@ -19,12 +19,13 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client
+from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
 from cdc_outbox.publisher import TopicMissing
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ _log = log.get(__name__)
 
 VISIBLE: Final = 10.0
 """Seconds until a topic that the cluster has is in the client's list, with its leaders."""
-
-_TOPIC: Final = 2
-_LIMIT: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,10 @@ async def _state(producer: AIOKafkaProducer, topic: str) -> type[KafkaError]:
 async def _limit(producer: AIOKafkaProducer, topic: str) -> int | None:
     """The topic's limit for a batch. Reading it takes the right DescribeConfigs, which often isn't granted."""
     try:
-        answer: Any = await _request(producer, DescribeConfigsRequest([(_TOPIC, topic, [_LIMIT])]))
-        for code, _, _, _, entries in answer.resources:
-            for name, value, *_ in entries:
-                if code == 0 and name == _LIMIT:
-                    return int(value)
+        found = told(await _request(producer, question([topic], MAX_BYTES))).get(topic, {})
+        return int(found[MAX_BYTES]) if MAX_BYTES in found else None
     except (CdcOutboxError, ValueError, TypeError):
-        pass  # what isn't told is learnt from the first batch that is refused
-    return None
+        return None  # what isn't told is learnt from the first batch that is refused
 
 
 async def _create(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> None:
