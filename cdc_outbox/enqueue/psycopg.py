@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, Final, TypeAlias, Unpack, overload
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from cdc_outbox.enqueue.event import Event
@@ -46,7 +46,7 @@ class Outbox(OutboxTable):
         connection = connection_of(conn) if allow_autocommit else in_transaction(conn)
         row = self.row(event)
         if isinstance(connection, AsyncConnection):
-            return self._write_async(connection, row)
+            return self._write_async(connection, row, allow_autocommit=allow_autocommit)
         return self._write(connection, row)
 
     @overload
@@ -64,7 +64,7 @@ class Outbox(OutboxTable):
         connection = connection_of(conn) if allow_autocommit else in_transaction(conn)
         rows = self.rows(events)
         if isinstance(connection, AsyncConnection):
-            return self._write_many_async(connection, rows)
+            return self._write_many_async(connection, rows, allow_autocommit=allow_autocommit)
         return self._write_many(connection, rows)
 
     def _write(self, connection: Connection[Any], row: Row) -> str:
@@ -72,7 +72,11 @@ class Outbox(OutboxTable):
             cursor.execute(self.statement(row).encode(), row.values)
             return row.id if row.id is not None else _id(cursor.fetchone())
 
-    async def _write_async(self, connection: AsyncConnection[Any], row: Row) -> str:
+    async def _write_async(
+        self, connection: AsyncConnection[Any], row: Row, *, allow_autocommit: bool
+    ) -> str:
+        if not allow_autocommit:
+            await require_transaction(connection)
         with self.written():
             async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
                 await cursor.execute(self.statement(row).encode(), row.values)
@@ -90,7 +94,11 @@ class Outbox(OutboxTable):
                     cursor.nextset()
         return ids
 
-    async def _write_many_async(self, connection: AsyncConnection[Any], rows: list[Row]) -> list[str]:
+    async def _write_many_async(
+        self, connection: AsyncConnection[Any], rows: list[Row], *, allow_autocommit: bool
+    ) -> list[str]:
+        if not allow_autocommit:
+            await require_transaction(connection)
         ids: list[str] = []
         with self.written():
             async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -114,14 +122,35 @@ def connection_of(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
 
 
 def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
-    """The connection, if what it does next belongs to a transaction that goes on. Raises OutsideTransaction."""
+    """The connection, if what it does next belongs to a transaction that goes on. Raises OutsideTransaction.
+
+    In a pipeline only the server knows, once it has come to the end of what is queued: a COMMIT may be among it. That is
+    waited for; of an asynchronous connection it is for `require_transaction` to find out.
+    """
     connection = connection_of(conn)
+    if connection.info.pipeline_status == PipelineStatus.OFF:
+        _require_transaction(connection)
+    elif isinstance(connection, Connection):
+        with connection.pipeline():
+            pass  # a nested pipeline ends with a sync
+        _require_transaction(connection)
+    return connection
+
+
+async def require_transaction(connection: AsyncConnection[Any]) -> None:
+    """What `in_transaction` can't find out without waiting. Raises OutsideTransaction."""
+    if connection.info.pipeline_status != PipelineStatus.OFF:
+        async with connection.pipeline():
+            pass
+        _require_transaction(connection)
+
+
+def _require_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise OutsideTransaction(
             "the connection is in autocommit, and no transaction is open: the row would be a transaction of its own",
             next="do it together with your own statements in one `with connection.transaction():`",
         )
-    return connection
 
 
 def _id(row: tuple[Any, ...] | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, overload
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
-from cdc_outbox.enqueue.psycopg import Async, Sync, in_transaction
+from cdc_outbox.enqueue.psycopg import Async, Sync, in_transaction, require_transaction
 from cdc_outbox.inbox import mark
 from cdc_outbox.inbox.answer import Answer
 
@@ -44,6 +44,7 @@ def _mark(connection: Connection[Any], values: tuple[str, str]) -> bool:
 
 
 async def _mark_async(connection: AsyncConnection[Any], values: tuple[str, str]) -> bool:
+    await require_transaction(connection)
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(_STATEMENT, values)
         return await cursor.fetchone() is not None

@@ -218,6 +218,42 @@ def test_a_pipeline_of_psycopg(shop: Database) -> None:
     assert [row["aggregate_id"] for row in ask(shop, "select * from outbox order by ctid")] == ["1", "2", "3"]
 
 
+def test_behind_a_commit_that_a_pipeline_of_psycopg_has_queued(shop: Database) -> None:
+    """What the server says of the transaction is older than that commit: the row would be one of its own."""
+    from cdc_outbox.enqueue.psycopg import enqueue, enqueue_many
+
+    with psycopg.connect(shop.dsn, autocommit=True) as connection, connection.pipeline() as pipeline:
+        for write in (lambda: enqueue(connection, **event()), lambda: enqueue_many(connection, [event()])):
+            connection.execute("begin")
+            pipeline.sync()
+            connection.execute("select 1")
+            connection.execute("commit")
+            with pytest.raises(OutsideTransaction):
+                write()
+        connection.execute("begin")
+        enqueue(connection, **event(1))
+        connection.execute("rollback")
+        connection.execute("begin")
+        enqueue(connection, **event(2))
+        connection.execute("commit")
+
+    async def asynchronous() -> None:
+        async with (
+            await psycopg.AsyncConnection.connect(shop.dsn, autocommit=True) as connection,
+            connection.pipeline() as pipeline,
+        ):
+            await connection.execute("begin")
+            await pipeline.sync()
+            await connection.execute("commit")
+            with pytest.raises(OutsideTransaction):
+                await enqueue(connection, **event())
+            async with connection.transaction():
+                await enqueue(connection, **event(3))
+
+    asyncio.run(asynchronous())
+    assert [row["aggregate_id"] for row in ask(shop, "select * from outbox order by ctid")] == ["2", "3"]
+
+
 def test_the_insert_is_the_only_right_that_is_needed(shop: Database) -> None:
     with psycopg.connect(shop.dsn, autocommit=True) as connection:
         role = f"writer_{shop.name}"
