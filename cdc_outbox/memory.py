@@ -10,6 +10,13 @@ https://man7.org/linux/man-pages/man3/mallopt.3.html
 What is smaller leaves holes of its own, which the library keeps for later: start-up 1 MB (tables that grew, source that
 was compiled), a drained backlog 2 MB. So it is told to give them back.
 https://man7.org/linux/man-pages/man3/malloc_trim.3.html
+
+Of the code of Python and its libraries much runs once: what two TLS libraries do to set themselves up, the import of
+modules, the connecting. Its pages are the page cache's, and count as ours as long as they are mapped: 6 MB, and one
+more or less by how the kernel came to read the files. Once the stream runs they are unmapped. What is needed again is
+mapped again, from the page cache; the rest the kernel may drop without looking for who maps it. Nothing that the
+process wrote is concerned.
+https://man7.org/linux/man-pages/man2/madvise.2.html
 """
 
 from __future__ import annotations
@@ -17,7 +24,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import re
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,8 +34,14 @@ if TYPE_CHECKING:
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_MADV_DONTNEED: Final = 4
 _LARGE: Final = 4 * 1024 * 1024
 _SPARE: Final = 8 * 1024 * 1024
+
+_UNCHANGED_CODE: Final = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) r-xp \S+ \S+ \d+ +/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB$", re.MULTILINE
+)
+"""A mapping of a file's code, as /proc/PID/smaps has it, of which no page is a copy that was written to."""
 
 SELDOM: Final = 100_000
 """Objects that are more than before when the collector comes."""
@@ -73,9 +88,32 @@ def give_back() -> bool:
     return trim is not None and bool(trim(0))
 
 
+def unchanged_code(smaps: str) -> list[tuple[int, int]]:
+    """First and last address (exclusive) of each mapping of code that is as its file has it.
+
+    A page that was written to (a debugger's breakpoint) is in no file, and would be lost with the mapping of it.
+    """
+    return [(int(first, 16), int(end, 16)) for first, end in _UNCHANGED_CODE.findall(smaps)]
+
+
+def unmap_code() -> bool:
+    """Unmap the code that was run so far, which comes back as it is needed; whether this system can (Linux)."""
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    try:
+        code = unchanged_code(Path("/proc/self/smaps").read_text())
+    except OSError:
+        return False
+    if advise is None:
+        return False
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    done = [advise(first, end - first, _MADV_DONTNEED) == 0 for first, end in code]
+    return any(done)
+
+
 async def tidy() -> None:
     """Give back once the first session has begun, and then each minute, until cancelled."""
     await asyncio.sleep(FIRST)
+    unmap_code()
     while True:
         give_back()
         await asyncio.sleep(TIDY)
