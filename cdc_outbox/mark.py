@@ -8,6 +8,9 @@ What waits is bounded in bytes. While a lock on the table lasts, keys are droppe
 later by a search of the table; so are those that a killed relay left unmarked. A search runs once after each start, and
 after keys were dropped.
 
+A key may be used again. What is marked a moment after its confirmation is the row that was delivered; later, and after
+a lock or a failure, the row has to be one of a transaction that is known to be delivered, as in a search.
+
 A row that can't be marked (a constraint, a trigger) fails the whole statement. Keys that were refused are halved until
 it stands alone, and it is given up alone; what was confirmed later goes first all the while.
 
@@ -17,6 +20,7 @@ drain. Nothing of it is there while `outbox.mark` is `none`.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from asyncio import Event
@@ -50,11 +54,17 @@ LOCKED_PAUSE: Final = 2.0
 LOCKED_TRIES: Final = 30
 """How often they are tried before they are left to a search."""
 
+PROVEN_TRIES: Final = 3
+"""Tries in which a proof comes that a row was delivered, unless somebody keeps it back."""
+
 REFUSED_TRIES: Final = 3
 """How often a row that can't be marked is tried, with others or alone."""
 
 REFUSED_TOLD: Final = 60.0
 """Seconds between two lines of the log about such rows, at least."""
+
+FRESH: Final = 5.0
+"""Seconds after its confirmation in which a key is taken for that of the row that was delivered."""
 
 _CHUNK: Final = 240
 """Bytes of memory that a chunk takes beside its keys, about."""
@@ -71,14 +81,18 @@ class Chunk:
 
     `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
     couldn't be marked; `visible`: what isn't found was deleted; `suspect`: one of its rows may be what can't be marked.
+    `until`: when it stops being fresh, on the monotonic clock; `below`: the transactions whose rows it may mark, those
+    below this number, once it isn't fresh any more.
     """
 
-    __slots__ = ("count", "keys", "lsn", "marking", "size", "suspect", "tries", "visible")
+    __slots__ = ("below", "count", "keys", "lsn", "marking", "size", "suspect", "tries", "until", "visible")
 
     def __init__(
         self, marking: Marking, lsn: int, count: int, keys: tuple[bytes, ...], tries: int = 0
     ) -> None:
         self.visible = self.suspect = False
+        self.until = math.inf
+        self.below: int | None = None
         self.marking = marking
         self.lsn = lsn
         self.count = count
@@ -86,10 +100,11 @@ class Chunk:
         self.tries = tries
         self.size = _CHUNK + sum(map(len, keys))
 
-    def goes_with(self, other: Chunk) -> bool:
+    def goes_with(self, other: Chunk, now: float) -> bool:
         """Whether one statement may mark both."""
-        suspect = self.suspect or other.suspect
-        return self.marking is other.marking and self.visible is other.visible and not suspect
+        if self.suspect or other.suspect or (self.until > now) is not (other.until > now):
+            return False
+        return self.marking is other.marking and self.visible is other.visible
 
     def halves(self) -> tuple[Chunk, Chunk]:
         """Two that have its rows, as suspect ones."""
@@ -99,7 +114,7 @@ class Chunk:
     def _part(self, columns: list[list[bytes]], first: int, last: int) -> Chunk:
         keys = tuple(b",".join(column[first:last]) for column in columns)
         part = Chunk(self.marking, self.lsn, last - first, keys, self.tries)
-        part.visible, part.suspect = self.visible, True
+        part.visible, part.suspect, part.until = self.visible, True, self.until
         return part
 
     def literals(self) -> list[str]:
@@ -205,9 +220,11 @@ class Marks:
     def done(self) -> bool:
         """Whether there is nothing more to do, or nothing that could be done.
 
-        A search that others' open transactions keep from being the last one isn't waited for.
+        A search that others' open transactions keep from being the last one isn't waited for, nor are rows that stay
+        locked.
         """
-        return self.failing is not None or not (self.unmarked or (self.search_wanted and not self.searches))
+        soon = self.unmarked or any(chunk.tries <= PROVEN_TRIES for _, chunk in self._locked)
+        return self.failing is not None or not (soon or (self.search_wanted and not self.searches))
 
     @property
     def next_try(self) -> float | None:
@@ -272,7 +289,9 @@ class Marks:
     def confirmed(self, position: LSN) -> None:
         """Everything up to `position`, the end of a commit, is confirmed."""
         while self._on_the_way and self._on_the_way[0].lsn < position:
-            self._ready.append(self._on_the_way.popleft())
+            chunk = self._on_the_way.popleft()
+            chunk.until = time.monotonic() + FRESH
+            self._ready.append(chunk)
         if self._ready or self.search_wanted:
             self.awake.set()
 
@@ -300,10 +319,11 @@ class Marks:
             return None
         some = [(self._ready or self._suspect).popleft()]
         first, count = some[0], some[0].count
-        while self._ready and first.goes_with(self._ready[0]) and count + self._ready[0].count <= BATCH:
+        while self._ready and first.goes_with(self._ready[0], now) and count + self._ready[0].count <= BATCH:
             some.append(self._ready.popleft())
             count += some[-1].count
         chunk = first if len(some) == 1 else _joined(some, count)
+        chunk.below = None if chunk.until > now else self.horizon or 0
         self._bytes += chunk.size - sum(each.size for each in some)
         self._in_hand = count
         return chunk
@@ -311,11 +331,13 @@ class Marks:
     def put_back(self, chunk: Chunk) -> None:
         """What became of it isn't known: it is marked again."""
         self._in_hand = 0
+        chunk.until = 0.0
         self._ready.appendleft(chunk)
 
     def refuse(self, chunk: Chunk, error: Exception) -> None:
         """One of its rows can't be marked: it is looked for in the halves. Alone it is given up after some tries."""
         self._in_hand = 0
+        chunk.until = 0.0
         chunk.tries += 1
         if chunk.count > 1:
             halves = chunk.halves()
@@ -352,6 +374,7 @@ class Marks:
         have begun by now have ended.
         """
         self._in_hand = 0
+        chunk.until = 0.0
         self.marked += outcome.marked
         if outcome.locked and chunk.tries < LOCKED_TRIES:
             chunk.tries += 1
@@ -374,7 +397,7 @@ def _joined(some: list[Chunk], count: int) -> Chunk:
     columns = zip(*(chunk.keys for chunk in some), strict=True)
     keys = tuple(b",".join(column) for column in columns)
     joined = Chunk(some[0].marking, some[-1].lsn, count, keys, max(chunk.tries for chunk in some))
-    joined.visible = some[0].visible
+    joined.visible, joined.until = some[0].visible, min(chunk.until for chunk in some)
     return joined
 
 

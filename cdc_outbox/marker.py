@@ -156,7 +156,7 @@ class Marker:
         while (chunk := marks.take()) is not None:
             try:
                 conn = await self._connected()
-                outcome = await chunk.marking.mark(conn, chunk.literals(), chunk.count)
+                outcome = await chunk.marking.mark(conn, chunk.literals(), chunk.count, chunk.below)
             except BaseException as error:
                 if not isinstance(error, Exception) or not marking.concerns_rows(error):
                     marks.put_back(chunk)

@@ -79,7 +79,7 @@ select i.indisprimary, array_agg(a.attname::text order by k.place)
 _AROUND: Final[LiteralString] = """
 {family}
 select session_user::text, pg_catalog.has_schema_privilege(n.oid, 'usage'),
-       pg_catalog.row_security_active(named.relation),
+       pg_catalog.row_security_active(named.relation), c.relkind = 'p',
        array(select distinct t.tgname::text from family f join pg_catalog.pg_trigger t on t.tgrelid = f.relation
               where not t.tgisinternal and t.tgenabled in ('O', 'A') and t.tgtype & 16 <> 0
                 and (t.tgattr = '' or exists (select from unnest(t.tgattr::int2[]) as u (attnum)
@@ -123,6 +123,7 @@ class Markable:
     given_up: frozenset[str]
     triggers: tuple[str, ...]
     identity: tuple[KeyColumn, ...] = ()
+    partitioned: bool = False
     behind: Field | None = None
 
     def __str__(self) -> str:
@@ -171,7 +172,7 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
     keys = await _unique(conn, table)
     key = _key(plan, columns, keys)
     marked = [each.name for each in written]
-    ((role, usage, hidden, triggers),) = await execute(conn, _AROUND, (*names, marked))
+    ((role, usage, hidden, partitioned, triggers),) = await execute(conn, _AROUND, (*names, marked))
     failed, taken = book.failed, book.taken
     found = Markable(
         table=table,
@@ -182,6 +183,7 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         given_up=failed.given_up if failed is not None else frozenset(),
         triggers=tuple(str(name) for name in triggers),
         identity=_identity(columns, keys),
+        partitioned=bool(partitioned),
         behind=doubt.unmarked(plan),
     )
     read = dict.fromkeys((*found.read, *deciding, *SYSTEM_COLUMNS))

@@ -1,7 +1,9 @@
 """Writing a table's own marks: this row was sent.
 
 Delivered rows are named by their key and found by its index. Rows that are marked already, and rows that somebody else
-has locked, are passed over. The table is never waited for: a lock on it is an error after two seconds.
+has locked, are passed over. The table is never waited for: a lock on it is an error after two seconds. By the time that
+a mark has waited, its key may be another row's, one that isn't delivered: then the transaction that wrote the row has
+to be proven too, as below.
 
 Rows whose marks were lost (a crash, a table that was locked for too long) are found by a search of the whole table, a
 few blocks at a time, in the parts of it of which is known which rows were left behind (`whole`). A row counts as
@@ -66,11 +68,14 @@ set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
 
 _BY_KEY: Final[LiteralString] = """
 with free as (
-    select {key} from {table} as t where {trigger} and {named} and {unmarked} for no key update of t skip locked),
+    select {key} from {table} as t
+     where {trigger} and {named} and {unmarked} and {below} for no key update of t skip locked),
 marked as (
     update {table} as t set {written} from free where {same} and {unmarked} returning 1)
 select count(*) from marked
 """.replace("{trigger}", TRIGGERS_SEE_PUBLIC)
+
+_BELOW: Final[LiteralString] = "pg_catalog.age(t.xmin) > pg_catalog.age(%s::pg_catalog.xid)"
 
 _LEFT: Final[LiteralString] = """
 select count(*) filter (where {unmarked}), count(*) from {table} as t where {named}
@@ -220,7 +225,7 @@ class Marking:
         key = [sql.Identifier("t", column.name) for column in how.key]
         free = [sql.Identifier(f"key_{at}") for at in range(len(key))]
         self._parts: dict[str, sql.Composable] = {
-            "table": sql.Identifier(how.table.schema, how.table.name),
+            "table": _table(how),
             "key": sql.SQL(", ").join(
                 sql.SQL("{} as {}").format(one, name) for one, name in zip(key, free, strict=True)
             ),
@@ -231,14 +236,25 @@ class Marking:
             "unmarked": unsent(how.sent),
         }
         named = _named(how)
-        self._by_key = _in_one_piece(sql.SQL(_BY_KEY).format(named=named, **self._parts))
+        self._by_key, self._by_key_below = (
+            _in_one_piece(sql.SQL(_BY_KEY).format(named=named, below=sql.SQL(below), **self._parts))
+            for below in ("true", _BELOW)
+        )
         self._left = _in_one_piece(sql.SQL(_LEFT).format(named=named, **self._parts))
         self._own_type = any("." in column.type for column in (*how.key, *rows.key))
 
-    async def mark(self, conn: Connection, keys: Sequence[str], count: int) -> Outcome:
-        """Mark the rows with these `count` keys, an array literal for each column of the key."""
+    async def mark(
+        self, conn: Connection, keys: Sequence[str], count: int, below: int | None = None
+    ) -> Outcome:
+        """Mark the rows with these `count` keys, an array literal for each column of the key.
+
+        `below`: only those that a transaction below it wrote, 64 bits; the others count as locked.
+        """
         await self._within_reach(conn)
-        ((marked,),) = await execute(conn, self._by_key, keys)
+        if below is None:
+            ((marked,),) = await execute(conn, self._by_key, keys)
+        else:
+            ((marked,),) = await execute(conn, self._by_key_below, (*keys, str(below % 2**32)))
         if marked == count:
             return Outcome(count)
         ((left, found),) = await execute(conn, self._left, keys)
@@ -290,6 +306,12 @@ class Marking:
         parts = sql.SQL("t.tableoid = any({}::pg_catalog.oid[])").format(whole.oids(delivered.whole.parts))
         apart = delivered.whole.apart.get(how.table)
         return [*found, before, parts, *([apart] if apart is not None else [])]
+
+
+def _table(how: Markable) -> sql.Composed:
+    """The table with its partitions: what inherits from it otherwise is another table, which may have its keys."""
+    table = sql.Identifier(how.table.schema, how.table.name)
+    return sql.SQL("{}" if how.partitioned else "only {}").format(table)
 
 
 def tid(place: int) -> str:

@@ -94,6 +94,11 @@ class Place:
 
 
 @pytest.fixture
+def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
+    return Passage(database, kafka, slot, topics)
+
+
+@pytest.fixture
 def make_place(database: Database, kafka: Kafka, slot: str, topics: str) -> Callable[..., Place]:
     def make(letter: str, *, broker: Kafka | None = None, init: tuple[str, ...] = ()) -> Place:
         passage = Passage(database, broker or kafka, slot, topics)
@@ -169,6 +174,74 @@ def test_a_lock_on_the_table_holds_up_marks_alone(make_place: Callable[..., Plac
             other.rollback()
             place.wait_marked(310, relay)
             assert relay.terminate()[0] == 0
+
+
+def test_a_key_that_is_used_again_while_its_mark_waits_for_a_lock_marks_no_row_before_it_is_delivered(
+    make_place: Callable[..., Place], own_kafka: KafkaBroker
+) -> None:
+    place = make_place("c", broker=own_kafka)
+    with place.passage.relay(*place.flags) as relay, psycopg.connect(place.passage.database.dsn) as other:
+        place.write(2)
+        place.wait_marked(2, relay)
+        with psycopg.connect(place.passage.database.dsn) as holder:
+            place.write(1, connection=other)
+            other.commit()
+            holder.execute("select from outbox where sent_at is null for update")
+            wait_confirmed(place, relay)
+            eventually(lambda: place.metric(relay, "mark_waiting") == 1, PATIENCE, relay.text)
+            [(used,)] = place.passage.sql("select max(id) from outbox")
+            own_kafka.pause()
+            holder.execute("delete from outbox where id = %s", (used,))
+            holder.execute("select setval('outbox_id_seq', %s, false)", (used,))
+            place.write(1, connection=holder)
+            holder.commit()
+        rounds = place.metric(relay, "guard_checks_total")
+        eventually(lambda: place.metric(relay, "guard_checks_total") > rounds + 5, PATIENCE, "more rounds")
+        assert place.count("sent_at is null") == 1
+        own_kafka.resume()
+        place.wait_marked(3, relay)
+
+
+def test_the_row_of_a_table_that_inherits_is_another_one(passage: Passage) -> None:
+    """Neither by its key nor by a search; nor are its rows left behind."""
+    passage.sql(
+        "create table outbox (id bigint primary key, topic text, aggregate_id text, payload text, sent_at timestamptz);"
+        " create table child (primary key (id)) inherits (outbox)"
+    )
+    insert = (
+        "insert into {} (id, topic, aggregate_id, payload) select i, %s, 'k', i from generate_series(1, 5) i"
+    )
+    topic = passage.topic("t")
+    passage.init("--only", "publication")
+    passage.sql("alter publication outbox_pub set table only outbox")
+    passage.sql(insert.format("child"), topic)
+    passage.init("--no-backfill")
+    passage.sql(insert.format("outbox"), topic)
+    for _ in range(2):
+        passage.run("--mark", "update")
+        assert passage.sql(
+            "select tableoid::regclass::text, count(sent_at)::int from outbox group by 1 order by 1"
+        ) == [
+            ("child", 0),
+            ("outbox", 5),
+        ]
+        passage.sql("update only outbox set sent_at = null")
+
+
+def test_a_per_cent_sign_in_a_name_is_no_parameter(passage: Passage) -> None:
+    passage.sql(
+        'create table "out%box" ("id%s" bigserial, "100%" int default 1, topic text, aggregate_id text, payload text,'
+        ' sent_at timestamptz, primary key ("id%s", "100%"));'
+    )
+    topic = passage.topic("t")
+    flags = ("--table", 'public."out%box"', "--column", "id=id%s")
+    passage.init(*flags)
+    insert = 'insert into "out%%box" (topic, aggregate_id, payload) values (%s, %s, %s)'
+    passage.sql(insert, topic, "k", "1")
+    passage.run("--mark", "update", *flags)
+    passage.sql('update "out%%box" set sent_at = null where %s', True)
+    passage.run("--mark", "update", *flags)
+    assert passage.sql('select count(sent_at)::int from "out%%box" where %s', True) == [(1,)]
 
 
 def test_a_row_that_a_constraint_keeps_from_it_keeps_no_other_from_being_marked(

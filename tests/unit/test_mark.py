@@ -147,6 +147,45 @@ def test_what_is_too_much_is_left_to_a_search(
     assert keys(queue) == ["2"]
 
 
+def test_a_key_that_has_waited_is_only_that_of_a_row_of_a_proven_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a lock, after a failure, and after a while; what is fresh needs no proof, and goes by itself."""
+    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    chunk = queue.take()
+    assert chunk is not None
+    assert chunk.below is None
+    queue.settle(chunk, Outcome(0, locked=1))
+    assert not queue.done  # it may be proven in a moment
+    note(queue, table(), b"2")
+    queue.cut(200)
+    queue.confirmed(LSN(208))
+    fresh, waited = queue.take(), queue.take()
+    assert fresh is not None
+    assert (fresh.below, fresh.literals()) == (None, ["{2}"])
+    assert waited is chunk
+    assert waited.below == 0
+    queue.proven(LSN(208), "30:30:", LSN(208))
+    queue.proven(LSN(208), "31:31:", LSN(208))
+    queue.put_back(fresh)
+    queue.settle(waited, Outcome(0, locked=1))
+    again = queue.take()
+    assert again is not None
+    assert (again.below, sorted(again.literals()[0])) == (30, sorted("{2,1}"))
+    monkeypatch.setattr(mark, "FRESH", 0.0)
+    note(queue, table(), b"3")
+    queue.cut(300)
+    queue.confirmed(LSN(308))
+    late = queue.take()
+    assert late is not None
+    assert late.below == 30
+
+
 def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

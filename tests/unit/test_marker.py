@@ -46,7 +46,7 @@ class Table:
         self.searched: list[range] = []
         self.statements = 0
 
-    async def mark(self, _conn: object, keys: Sequence[str], count: int) -> Outcome:
+    async def mark(self, _conn: object, keys: Sequence[str], count: int, _below: int | None) -> Outcome:
         self.fail(*keys[0].strip("{}").split(","))
         self.marked += keys
         return Outcome(count)
