@@ -124,8 +124,8 @@ def connection_of(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
 def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
     """The connection, if what it does next belongs to a transaction that goes on. Raises OutsideTransaction.
 
-    In a pipeline only the server knows, once it has come to the end of what is queued: a COMMIT may be among it. That is
-    waited for; of an asynchronous connection it is for `require_transaction` to find out.
+    In a pipeline only the server knows, once it has come to the end of what is queued: a COMMIT may be among it. That
+    is waited for; of an asynchronous connection it is for `require_transaction` to find out.
     """
     connection = connection_of(conn)
     if connection.info.pipeline_status == PipelineStatus.OFF:

@@ -19,6 +19,7 @@ from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import reading_right, server
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.id_column import indexed, text_of
 from cdc_outbox.postgres.rows import TableLocked
 
 if TYPE_CHECKING:
@@ -30,17 +31,8 @@ if TYPE_CHECKING:
 MOST: Final = 500
 """Ids of one query."""
 
-_DATABASE: Final[LiteralString] = "select pg_catalog.current_database()::text"
 _LOCK_WAIT: Final[LiteralString] = "set lock_timeout = '500ms'"
 _WHOLE: Final[LiteralString] = "set row_security = off"
-
-_INDEXED: Final[LiteralString] = """
-select exists (select from pg_catalog.pg_index i
-                 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
-                where i.indrelid = c.oid and a.attname = %s and i.indisvalid and i.indpred is null)
-  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where n.nspname = %s and c.relname = %s
-"""
 
 _MOMENT: Final[LiteralString] = """
 select (extract(epoch from clock_timestamp()) * 1000000)::int8, pg_catalog.pg_current_snapshot()::text
@@ -50,10 +42,6 @@ _FIND: Final[LiteralString] = """
 select pg_catalog.format('%%s', {id}), (extract(epoch from clock_timestamp()) * 1000000)::int8, {texts}
   from {table} where {id} = any(%s)
 """
-
-_TEXT: Final[LiteralString] = (
-    "case when {0} is not distinct from null then null else pg_catalog.format('%%s', {0}) end"
-)
 
 
 @asynccontextmanager
@@ -65,24 +53,14 @@ async def connected(settings: PostgresSettings, application_name: str) -> AsyncI
     conn = await connect_control(settings, application_name=application_name, admin=True)
     try:
         if settings.admin_dsn and settings.admin_dsn != settings.dsn:
-            await _require_one_database(conn, settings, application_name)
+            relay = await connect_control(settings, application_name=application_name)
+            try:
+                await server.require_one_database(conn, relay)
+            finally:
+                await relay.close()
         yield conn
     finally:
         await conn.close()
-
-
-async def _require_one_database(conn: Connection, settings: PostgresSettings, application_name: str) -> None:
-    relay = await connect_control(settings, application_name=application_name)
-    try:
-        places = [await server.identity(each) for each in (relay, conn)]
-        names = [str((await execute(each, _DATABASE))[0][0]) for each in (relay, conn)]
-    finally:
-        await relay.close()
-    if places[0].system_identifier != places[1].system_identifier or names[0] != names[1]:
-        raise SetupError(
-            f"--dsn leads to the database {names[0]} at {places[0]}, and --admin-dsn to {names[1]} at {places[1]}",
-            next="name one database of one server in both",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +98,7 @@ class Lookup:
         self.table = table
         self._conn = conn
         self._id = id_column
-        texts: list[sql.Composable] = [sql.SQL(_TEXT).format(sql.Identifier(name)) for name in columns]
+        texts: list[sql.Composable] = [text_of(sql.Identifier(name)) for name in columns]
         self._query = sql.SQL(_FIND).format(
             id=sql.Identifier(id_column),
             texts=sql.SQL(", ").join(texts or [sql.SQL("null")]),
@@ -130,8 +108,7 @@ class Lookup:
     async def require(self) -> None:
         """Raise MissingRight where the role may not read the table, SetupError where each look would read all of it."""
         conn, table, column = self._conn, self.table, quote(self._id)
-        rows = await execute(conn, _INDEXED, (self._id, table.schema, table.name))
-        if rows and not rows[0][0]:
+        if await indexed(conn, table, self._id) is False:
             name = quote(f"{table.name}_{self._id}_idx")
             raise SetupError(
                 f"column {column} of {table}, by which rows are looked up, has no index: each look would read "

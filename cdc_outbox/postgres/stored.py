@@ -12,6 +12,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import reading_right
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
+from cdc_outbox.postgres.id_column import text_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,19 +26,6 @@ MOST: Final = 10
 
 SCAN: Final = 60.0
 """Seconds that a search without an index may take."""
-
-_INDEXED: Final[LiteralString] = """
-select exists (select from pg_catalog.pg_index i
-                 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
-                where i.indrelid = c.oid and a.attname = %s and i.indisvalid and i.indpred is null)
-  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where n.nspname = %s and c.relname = %s
-"""
-
-# `format('%%s', …)` gives the text that the type's output function gives, which is what the stream has.
-_TEXT: Final[LiteralString] = (
-    "case when r.{0} is not distinct from null then null else pg_catalog.format('%%s', r.{0}) end"
-)
 
 # A frozen transaction has no commit time, nor has one from before track_commit_timestamp was on.
 _FIND: Final[LiteralString] = """
@@ -65,13 +53,6 @@ class Stored:
     values: Values
 
 
-async def indexed(conn: Connection, plan: Plan) -> bool:
-    """Whether a row is found by its id without reading the whole table."""
-    table = plan.table
-    rows = await execute(conn, _INDEXED, (plan.layout.id.name, table.schema, table.name))
-    return bool(rows and rows[0][0])
-
-
 async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_id: str) -> list[Stored]:
     """The rows with this id.
 
@@ -79,7 +60,7 @@ async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_i
     longer than `SCAN` seconds.
     """
     column, table = plan.layout.id.name, plan.table
-    texts = [sql.SQL(_TEXT).format(sql.Identifier(field.name)) for field in plan.shape.fields]
+    texts = [text_of(sql.Identifier("r", field.name)) for field in plan.shape.fields]
     query = sql.SQL(_FIND).format(
         delivered=acknowledged.condition(sql.Identifier("r")),
         texts=sql.SQL(", ").join(texts),

@@ -23,6 +23,7 @@ from cdc_outbox.kafka.reading import Place, Span, reading
 from cdc_outbox.postgres import peek, slot, stored, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.id_column import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repair.books import Reader
@@ -57,8 +58,8 @@ SEARCH: Final = 20.0
 EARLY: Final = 60_000
 """Milliseconds before the time that the row gives, from which on the topic is searched."""
 
-
 ELSEWHERE: Final = "the table marks it as sent by another relay"
+NOT_THERE: Final = "not in the topic"
 
 
 class Delivery(enum.Enum):
@@ -175,69 +176,97 @@ class _Search:
         self._told = told
 
     async def events(self) -> list[Event]:
-        """The rows of all tables, or what waits in the slot alone."""
+        """The rows of all tables, and what waits in the slot alone, in the order of the tables."""
         events: list[Event] = []
         unproven: list[tuple[Plan, Acknowledged, Stored]] = []
-        refused: list[UsageError] = []
+        refused: dict[TableName, UsageError] = {}
         tables = self._settings.outbox.tables
         for table in tables:
             plan = await planned(self._settings, self._owner, table)
             proven = await acknowledged(self._relay, self._owner, self._slot, table)
-            if not await stored.indexed(self._owner, plan):
+            if not await indexed(self._owner, table, plan.layout.id.name):
                 self._told(f"column {plan.layout.id.name} of {table} has no index: the whole table is read")
             try:
                 rows = await stored.find(self._owner, plan, proven, self._id)
             except UsageError as error:
-                refused.append(error)
+                refused[table] = error
                 continue
             events += [self._delivered(plan, proven, row) for row in rows if row.delivered]
             unproven += [(plan, proven, row) for row in rows if not row.delivered]
         if len(refused) == len(tables):
-            raise refused[0]
-        if unproven:
-            events += await self._unproven(unproven)
-        elif not events:
-            events = await self._only_in_slot()
-        return events
+            raise next(iter(refused.values()))
+        there = {event.table for event in events} | {plan.table for plan, _, _ in unproven}
+        events += await self._undelivered(unproven, set(tables) - there - refused.keys())
+        return sorted(events, key=lambda event: tables.index(event.table))
 
-    async def _unproven(self, rows: list[tuple[Plan, Acknowledged, Stored]]) -> list[Event]:
-        """Rows of which it isn't proven that they were delivered."""
+    async def _undelivered(
+        self, rows: list[tuple[Plan, Acknowledged, Stored]], absent: set[TableName]
+    ) -> list[Event]:
+        """Rows of which it isn't proven that they were delivered; and those of tables that lack them by now.
+
+        The latter were deleted since they were inserted, and wait in a slot that nobody reads from.
+        """
         found = await slot.inspect(self._relay, self._slot)
+        wanted = {plan.table for plan, _, _ in rows} | (absent if found is not None else set())
+        if not wanted:
+            return []
         if found is not None and found.active:
             return [await self._awaited(*each) for each in rows]
-        wanted = {plan.table for plan, _, _ in rows}
         try:
             waiting = await self._in_slot(wanted)
         except SlotBusy:
             return [await self._awaited(*each) for each in rows]
         except CdcOutboxError as error:
+            if not rows:
+                self._told(f"the slot {self._slot} was not searched: {error}")
             return [
                 _event(plan, row.values, row, Delivery.UNKNOWN, str(error), error.next)
                 for plan, _, row in rows
             ]
-        start = f"cdc-outbox start --slot {self._slot}"
-        events = []
-        for plan, proven, row in rows:
-            here = waiting.get(plan.table)
-            if here is not None:
-                said = f"waits in the slot {self._slot}, and no relay streams from it"
-                event = _event(plan, row.values, row, Delivery.WAITING, said, start)
-                events.append(replace(event, in_slot=here[0]))
-            elif None in waiting:
-                said = (
-                    f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
-                )
-                events.append(_event(plan, row.values, row, Delivery.UNKNOWN, said, start))
-            elif self._sent_elsewhere(plan, row):
-                events.append(self._delivered(plan, proven, row))
-            else:
-                said = (
-                    f"the slot {self._slot} has nothing of it any more: it was delivered and that isn't proven yet, or"
-                    " it is older than the slot"
-                )
-                remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
-                events.append(_event(plan, row.values, row, Delivery.PASSED, said, remedy))
-        return events
+        if absent and None in waiting:
+            self._told(
+                f"only the first {waiting[None][0].before + 1} rows of the slot {self._slot} were searched"
+            )
+        return [
+            *(self._waiting(plan, proven, row, waiting) for plan, proven, row in rows),
+            *(
+                self._in_the_slot(row.plan, row.values, None, here)
+                for table, (here, row) in waiting.items()
+                if table in absent and row is not None
+            ),
+        ]
+
+    def _waiting(
+        self,
+        plan: Plan,
+        proven: Acknowledged,
+        row: Stored,
+        waiting: dict[TableName | None, tuple[InSlot, peek.Row | None]],
+    ) -> Event:
+        """A row whose slot nobody reads from."""
+        here = waiting.get(plan.table)
+        if here is not None:
+            return self._in_the_slot(plan, row.values, row, here[0])
+        if None in waiting:
+            said = f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
+            return _event(plan, row.values, row, Delivery.UNKNOWN, said, self._start)
+        if self._sent_elsewhere(plan, row):
+            return self._delivered(plan, proven, row)
+        said = (
+            f"the slot {self._slot} has nothing of it any more: it was delivered and that isn't proven yet, or"
+            " it is older than the slot"
+        )
+        remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
+        return _event(plan, row.values, row, Delivery.PASSED, said, remedy)
+
+    def _in_the_slot(self, plan: Plan, values: Values, row: Stored | None, here: InSlot) -> Event:
+        why = "and no relay streams from it" if row is not None else "and is not in the table any more"
+        said = f"waits in the slot {self._slot}, {why}"
+        return replace(_event(plan, values, row, Delivery.WAITING, said, self._start), in_slot=here)
+
+    @property
+    def _start(self) -> str:
+        return f"cdc-outbox start --slot {self._slot}"
 
     def _delivered(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
         if self._sent_elsewhere(plan, row):
@@ -268,24 +297,6 @@ class _Search:
         said = "; ".join(problem for problem, _ in problems)
         remedy = "; ".join(dict.fromkeys(step for _, step in problems))
         return _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
-
-    async def _only_in_slot(self) -> list[Event]:
-        """Rows that were deleted since they were inserted, and wait in a slot that nobody reads from."""
-        found = await slot.inspect(self._relay, self._slot)
-        if found is None or found.active:
-            return []
-        try:
-            waiting = await self._in_slot(set(self._settings.outbox.tables))
-        except CdcOutboxError as error:
-            self._told(f"the slot {self._slot} was not searched: {error}")
-            return []
-        said = f"waits in the slot {self._slot}, and is not in the table any more"
-        start = f"cdc-outbox start --slot {self._slot}"
-        return [
-            replace(_event(row.plan, row.values, None, Delivery.WAITING, said, start), in_slot=here)
-            for table, (here, row) in waiting.items()
-            if table is not None and row is not None
-        ]
 
     async def _in_slot(
         self, wanted: set[TableName]
@@ -356,33 +367,33 @@ async def _placed(event: Event, placement: Placement) -> Event:
 async def _sought(settings: KafkaSettings, event: Event, ids_from: Sequence[IdFrom]) -> Event:
     """With its place in the topic, from about the time that its row gives on. What is there may be there twice.
 
-    Another relay may have chosen the partition in its own way.
+    Another relay may have chosen the partition in its own way, and a key's partition is another one since the topic got
+    more of them: then all are searched.
     """
     message = event.message
     if message is None:
         return event
     topic, _, _, _, ms, headers = message
     wanted = next(value for name, value in headers if name == "id")
-    count, until = 0, time.monotonic() + SEARCH
     async with reading(settings) as topics:
-        partitions = (await topics.topics()).get(topic, 0)
-        known = (
-            [event.partition]
-            if event.partition is not None and not event.sent_elsewhere
-            else range(partitions)
-        )
-        places = [Place(topic, number) for number in known]
-        begins = await topics.at(places, ms - EARLY if event.created_us is not None else 0)
-        ends = await topics.ends(places)
-        spans = [Span(place, begins[place], ends[place]) for place in places]
-        async for place, records in topics.records(spans, stalled=SEARCH):
-            for record in records:
-                if ("id", wanted) in record.headers or any(find(record) == wanted for find in ids_from):
-                    return replace(event, partition=place.partition, offset=record.offset, searched="found")
-            count += len(records)
-            if count >= ROWS or time.monotonic() > until:
-                return replace(event, searched=f"not among the {count} records that were looked at")
-    return replace(event, searched="not in the topic" if partitions else f"there is no topic {topic}")
+        partitions = range((await topics.topics()).get(topic, 0))
+        likely = [event.partition] if event.partition in partitions and not event.sent_elsewhere else []
+        count, until = 0, time.monotonic() + SEARCH
+        for numbers in (likely, [number for number in partitions if number not in likely]):
+            places = [Place(topic, number) for number in numbers if number is not None]
+            begins = await topics.at(places, ms - EARLY if event.created_us is not None else 0)
+            ends = await topics.ends(places)
+            spans = [Span(place, begins[place], ends[place]) for place in places]
+            async for place, records in topics.records(spans, stalled=SEARCH):
+                for record in records:
+                    if ("id", wanted) in record.headers or any(find(record) == wanted for find in ids_from):
+                        return replace(
+                            event, partition=place.partition, offset=record.offset, searched="found"
+                        )
+                count += len(records)
+                if count >= ROWS or time.monotonic() > until:
+                    return replace(event, searched=f"not among the {count} records that were looked at")
+    return replace(event, searched=NOT_THERE if partitions else f"there is no topic {topic}")
 
 
 def _concluded(event: Event, event_id: str) -> Event:
@@ -396,6 +407,10 @@ def _concluded(event: Event, event_id: str) -> Event:
     if event.sent_elsewhere:
         step = f"say where its messages have the id: cdc-outbox find --in-topic --id-from header:NAME {named}"
         return replace(event, next=step)
+    again = f"cdc-outbox replay --id {named}"
     if event.delivery is Delivery.PASSED:
-        return replace(event, next=f"send it again: cdc-outbox replay --id {named}")
+        return replace(event, next=f"send it again: {again}")
+    if event.delivery is Delivery.DELIVERED and event.searched == NOT_THERE:
+        passed = "it was passed over, as in a gap that was accepted; send it again"
+        return replace(event, next=f"if the topic keeps its messages for that long, {passed}: {again}")
     return event

@@ -183,7 +183,7 @@ def test_reading_the_table_takes_a_right_and_the_same_database(trial: Trial) -> 
             env={"CDC_OUTBOX_DSN": place.database.dsn},
         )
         assert done.returncode == 78, done.stderr
-        assert "name one database of one server in both" in done.stderr
+        assert "let both name the same server and database" in done.stderr
     finally:
         with psycopg.connect(place.database.dsn, autocommit=True) as owner:
             owner.execute(SQL("drop role {}").format(Identifier(role)))

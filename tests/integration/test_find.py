@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Producer
+from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
@@ -102,6 +103,87 @@ def test_on_its_way(pipeline: Pipeline) -> None:
     assert (event["searched"], event["delivery"], event["next"]) == ("found", "delivered", None)
     assert event["evidence"] == f"found at offset {event['offset']}"
     assert find(pipeline, gone, code=1) == []
+
+
+def test_an_id_that_two_tables_share_has_a_story_in_each(
+    database: Database, kafka: Kafka, topics: str, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """Also where a row waits in the slot alone, whether the other one was delivered or waits as well."""
+    pipeline = make_pipeline(database, kafka)
+    topic = f"{topics}both"
+    kafka.create_topic(topic, 1)
+    tables = ("--table", "a", "--table", "b")
+    with psycopg.connect(pipeline.dsn) as connection:
+        for name in "ab":
+            connection.execute(
+                SQL(
+                    "create table {} (id bigserial primary key, topic text default {}, aggregate_id text, payload text)"
+                ).format(Identifier(name), Literal(topic))
+            )
+    assert (
+        run_command("init", *tables, "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": pipeline.dsn}).returncode
+        == 0
+    )
+
+    def put(table: str, *, kept: bool = True) -> None:
+        with psycopg.connect(pipeline.dsn) as connection:
+            name = Identifier(table)
+            connection.execute(SQL("insert into {} (aggregate_id) values ('k')").format(name))
+            if not kept:
+                connection.execute(
+                    SQL("delete from {} where id = currval({})").format(name, f"{table}_id_seq")
+                )
+
+    def stories(event_id: str) -> list[tuple[str, str, bool]]:
+        found = find(pipeline, event_id, *tables)
+        return [
+            (each["table"], each["delivery"], each["row"] is not None and each["relation"] is not None)
+            for each in found
+        ]
+
+    put("b")
+    relay = pipeline.start(*tables)
+    eventually(lambda: stories("1") == [("public.b", "delivered", True)], PATIENCE, "delivered")
+    relay.terminate()
+    put("a", kept=False)
+    assert stories("1") == [("public.a", "waiting", False), ("public.b", "delivered", True)]
+    put("a")
+    put("b", kept=False)
+    assert stories("2") == [("public.a", "waiting", True), ("public.b", "waiting", False)]
+    put("b")
+    put("a")
+    assert stories("3") == [("public.a", "waiting", True), ("public.b", "waiting", True)]
+
+
+def test_what_lies_in_a_gap_that_was_accepted_is_not_in_the_topic(pipeline: Pipeline) -> None:
+    pipeline.start().terminate()
+    event_id = insert(pipeline, "a")
+    pipeline.value("select pg_replication_slot_advance(%s, pg_current_wal_lsn())::text", (pipeline.slot,))
+    pipeline.start("--accept-gap", "--until-caught-up", state=None).wait()
+    proven = f"proven by the witness of slot {pipeline.slot}"
+    eventually(lambda: find(pipeline, event_id)[0]["evidence"] == proven, PATIENCE, proven)
+    (event,) = find(pipeline, event_id, "--in-topic")
+    assert event["searched"] == "not in the topic"
+    assert event["next"].startswith(
+        "if the topic keeps its messages for that long, it was passed over, as in a gap"
+    )
+    assert event["next"].endswith(f"cdc-outbox replay --slot {pipeline.slot} --id {event_id}")
+
+
+def test_a_message_is_found_in_the_partition_that_its_key_had_before(pipeline: Pipeline) -> None:
+    event_id = insert(pipeline, "a")
+    pipeline.start("--until-caught-up", state=None).wait()
+    (record,) = pipeline.read()
+    for partitions in range(4, 12):
+        pipeline.kafka.create_partitions(pipeline.topic, partitions)
+        if find(pipeline, event_id)[0]["partition"] != record.partition:
+            break
+    (event,) = find(pipeline, event_id, "--in-topic")
+    assert (event["partition"], event["offset"], event["searched"]) == (
+        record.partition,
+        record.offset,
+        "found",
+    )
 
 
 def test_what_another_relay_has_sent(pipeline: Pipeline) -> None:
