@@ -9,7 +9,7 @@ import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
-from cdc_outbox.cli.moment import moment
+from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.log import json_text, plain
 
 if TYPE_CHECKING:
@@ -38,12 +38,7 @@ _VERDICTS = {
     ),
 )
 @settings_options("postgres", "admin", "outbox", "kafka")
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Only rows written from then on: 2024-01-17T13:00:00Z, or 2h for two hours ago. UTC, where it has no offset.",
-)
-@click.option("--until", metavar="TIME", help="Only rows written before then.")
+@window_options
 @click.option(
     "--topic-name",
     "topics",

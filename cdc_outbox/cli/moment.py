@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from cdc_outbox.errors import UsageError
 from cdc_outbox.settings.units import parse_duration
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.chosen import Ago
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def window_options(function: Decorated) -> Decorated:
+    """Add `--since` and `--until`, which come as texts for `moment`."""
+    until = click.option("--until", metavar="TIME", help="Only rows written before then.")
+    since = click.option(
+        "--since",
+        metavar="TIME",
+        help="Only rows written from then on: 2024-01-17T13:00:00Z, or 2h for two hours ago. UTC, without an offset.",
+    )
+    return since(until(function))
 
 
 def moment(flag: str, text: str | None) -> datetime | Ago | None:

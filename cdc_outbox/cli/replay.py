@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
-from cdc_outbox.cli.moment import moment
+from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.errors import CdcOutboxError, UsageError
 
 if TYPE_CHECKING:
@@ -42,12 +42,7 @@ class NothingToReplay(CdcOutboxError):
     help="Events with this key, as Kafka's messages have it; usually the aggregate id.",
 )
 @click.option("--aggregate-type", metavar="TYPE", help="Events of this type of aggregate.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Written at this time or later: 2024-01-17T13:00:00Z (UTC), or 2h for two hours ago.",
-)
-@click.option("--until", metavar="TIME", help="Written before this time.")
+@window_options
 @click.option(
     "--order-by",
     metavar="COLUMNS",
