@@ -10,13 +10,14 @@ import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
+from cdc_outbox.cli.shown import EPOCH, time
+from cdc_outbox.watch.words import printable
 
 if TYPE_CHECKING:
     from cdc_outbox.repair.find import Event
 
 _WIDTH = 10
 _SHOWN = 60
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command(
@@ -105,7 +106,7 @@ def _lines(event_id: str, event: Event) -> list[str]:
     where = f"{event.table}" + (
         f", in {row.relation}" if row is not None and _apart(row.relation, event) else ""
     )
-    lines = [f"{_printable(event_id)}  {event.delivery.value}"]
+    lines = [f"{printable(event_id)}  {event.delivery.value}"]
     parts = {"row": where if row is not None else f"not in {event.table} any more"}
     parts["columns"] = ", ".join(f"{name}={_short(text)}" for name, text in event.texts.items())
     if event.created_us is not None:
@@ -127,7 +128,7 @@ def _lines(event_id: str, event: Event) -> list[str]:
         partition = "" if event.partition is None else f", partition {event.partition}"
         offset = "" if event.offset is None else f", offset {event.offset}"
         parts["topic"] = f"{topic}{partition}{offset}"
-        parts["key"] = "(none)" if key is None else _printable(key.decode("utf-8", "backslashreplace"))
+        parts["key"] = "(none)" if key is None else printable(key.decode("utf-8", "backslashreplace"))
     if event.searched not in (None, "found"):
         parts["at Kafka"] = str(event.searched)
     if event.next:
@@ -143,23 +144,15 @@ def _apart(relation: str, event: Event) -> bool:
 def _short(text: str | None) -> str:
     if text is None:
         return "NULL"
-    return _printable(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-def _printable(text: str) -> str:
-    """What a terminal shows as it is: a row must not be able to move the cursor or ring the bell."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return printable(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def _time(us: int | None) -> str | None:
-    if us is None:
-        return None
-    moment = _EPOCH + timedelta(microseconds=us)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return None if us is None else time(us)
 
 
 def _age(us: int) -> str:
     from cdc_outbox.cli.progress import duration
 
-    now = (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
+    now = (datetime.now(UTC) - EPOCH) // timedelta(microseconds=1)
     return duration(max(0.0, (now - us) / 1_000_000))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
+from cdc_outbox.cli.shown import time
 from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text
 from cdc_outbox.settings.units import parse_duration
+from cdc_outbox.watch.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 10
 _WIDTH = 20
 _SHOWN = 1000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command(
@@ -254,7 +254,7 @@ def _document(trial: Trial) -> dict[str, Any]:
         "schema_version": 1,
         "lsn": str(row.lsn),
         "seq": row.seq,
-        "commit_time": _time(row.commit_us),
+        "commit_time": time(row.commit_us),
         "topic": topic,
         "partition": trial.partition,
         "key": None,
@@ -268,11 +268,6 @@ def _document(trial: Trial) -> dict[str, Any]:
     if obstacle is not None:
         document["obstacle"] = asdict(obstacle)
     return document
-
-
-def _time(us: int) -> str:
-    moment = _EPOCH + timedelta(microseconds=us)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _coded(name: str, value: bytes | None) -> dict[str, str | None]:
@@ -307,7 +302,7 @@ def _lines(document: dict[str, Any], shown: int | None) -> list[str]:
         obstacle = document.get("obstacle")
         if obstacle is not None:
             parts = {f"stuck ({obstacle['reason']})": obstacle["error"], "next": obstacle["next"]} | parts
-    return [*lines, *(f"  {part:{_WIDTH}} {_printable(_cut(text, shown))}" for part, text in parts.items())]
+    return [*lines, *(f"  {part:{_WIDTH}} {printable(_cut(text, shown))}" for part, text in parts.items())]
 
 
 def _cut(text: str, shown: int | None) -> str:
@@ -322,12 +317,3 @@ def _part(document: dict[str, Any], part: str) -> str:
         return f"(base64) {coded}"
     text = document[part]
     return "(none)" if text is None else str(text)
-
-
-def _printable(text: str) -> str:
-    """What a terminal shows as it is: a row must not be able to move the cursor or ring the bell."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
