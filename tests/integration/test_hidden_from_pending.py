@@ -19,7 +19,8 @@ __all__ = ["place", "shop"]
 
 GONE: LiteralString = "drop publication outbox_pub"
 BACK: LiteralString = (
-    "create publication outbox_pub for table outbox with (publish = 'insert', publish_via_partition_root = true)"
+    "create publication outbox_pub for table outbox"
+    " with (publish = 'insert', publish_via_partition_root = true)"
 )
 ROW_C: LiteralString = "insert into outbox (topic, payload) values (%s, jsonb_build_object('n', %s::int))"
 NOTED: LiteralString = "select slot, publication from cdc_outbox_witness order by slot"
