@@ -11,8 +11,7 @@ transaction's number: one that commits between a snapshot and the lock leaves an
 TABLE takes none.
 
 The lock is ACCESS SHARE until the transaction ends, which is in nobody's way but that of a statement that wants the
-table to itself (ALTER TABLE, VACUUM FULL). Such a one waits, and whoever comes after it waits behind it; `waits_for`
-names it, so that we can step aside.
+table to itself (ALTER TABLE, VACUUM FULL). `wanted.py` sees such a one wait, so that we can step aside.
 
 https://www.postgresql.org/docs/current/sql-copy.html (the text format)
 https://www.postgresql.org/docs/current/mvcc-caveats.html (statements that aren't safe for older snapshots)
@@ -63,16 +62,6 @@ _LOCK: Final[LiteralString] = "lock table {} in access share mode nowait"
 _ROLLBACK: Final[LiteralString] = "rollback"
 _SNAPSHOT: Final[LiteralString] = "select pg_catalog.pg_current_snapshot()::text"
 _ENCODING: Final[LiteralString] = "set client_encoding = 'SQL_ASCII'"
-
-# Which locks are waited for everybody may see; what a session does, only who is a member of its role.
-_WAITING: Final[LiteralString] = """
-select w.pid, coalesce(nullif(a.application_name, ''), 'no name'),
-       case when a.query not like '<insufficient%%' then left(a.query, 200) else '' end
-  from (select distinct l.pid from pg_catalog.pg_locks l where not l.granted) w
-  left join pg_catalog.pg_stat_activity a on a.pid = w.pid
- where pg_catalog.pg_blocking_pids(w.pid) @> array[%s::int]
- order by w.pid limit 1
-"""
 
 _OF_A_CONDITION: Final = frozenset({"22", "25", "P0"})
 """Classes of errors that a condition raises on a row: of its data, for it would write, of a function in it."""
@@ -297,19 +286,6 @@ def _of_the_condition(words: str, text: str, table: TableName) -> str:
     if 'at or near "then"' in words and "then" not in text.lower():
         return words.replace('at or near "then"', "at its end")
     return words
-
-
-async def waits_for(conn: Connection, pid: int) -> str | None:
-    """A session that waits for a lock of the session `pid`, in words; None where there is none.
-
-    `conn` is another connection than that of the session.
-    """
-    found = await execute(conn, _WAITING, (pid,))
-    if not found:
-        return None
-    waiting, application, query = found[0]
-    doing = f": {' '.join(str(query).split())}" if query else ""
-    return f"pid {waiting} ({application}){doing}"
 
 
 def reader(count: int, places: Sequence[int]) -> Callable[[bytes], Values]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from cdc_outbox import log, memory
 from cdc_outbox.errors import SetupError
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
-from cdc_outbox.postgres import chosen, server, slot, table_rows, witness
+from cdc_outbox.postgres import chosen, server, slot, table_rows, wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.catalogue import preview
@@ -41,7 +41,6 @@ from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair import slot_search
-from cdc_outbox.repair.backfill import LOOK, TableWanted
 from cdc_outbox.repair.books import Books, Reader
 from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.report import Report, iso
@@ -294,32 +293,13 @@ class _Audit:
 
     async def _unwanted(self, conn: Connection, work: Coroutine[Any, Any, Books]) -> Books:
         """Do the work unless somebody comes to wait for the table: then raise TableWanted."""
-        working = asyncio.create_task(work, name="rows")
-        looking = asyncio.create_task(self._look_after(conn.info.backend_pid), name="look")
-        try:
-            await asyncio.wait({working, looking}, return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():
-                looking.result()
-            return await working
-        finally:
-            for task in (working, looking):
-                task.cancel()
-                await asyncio.wait({task})
-                if not task.cancelled():
-                    task.exception()
-
-    async def _look_after(self, reader: int) -> None:
-        """Ends with an error only: somebody waits to have the table to himself, and inserts wait behind him."""
-        wanted: str | None = None
-        while True:
-            await asyncio.sleep(LOOK)
-            waits = await table_rows.waits_for(self._owner, reader)
-            if waits is not None and waits == wanted:
-                raise TableWanted(
-                    f"{waits} waits to have the table to itself, and inserts wait behind it",
-                    next=f"let it be done, then audit again; or less of the table at a time: {self._part}",
-                )
-            wanted = waits
+        pid = conn.info.backend_pid
+        async with wanted.watched(
+            self._owner,
+            lambda: pid,
+            next=lambda: f"let it be done, then audit again; or less of the table at a time: {self._part}",
+        ) as looking:
+            return await wanted.unless(looking, work)
 
     # The topics
 

@@ -15,7 +15,7 @@ session writes the witness row.
 
 Beside the passage somebody looks after the database, which comes first: the pending slot keeps WAL, so its room is told
 and its loss ends us; and a session that waits to have the table to itself makes the application's inserts wait behind
-it, so we step aside.
+it, so we step aside. That is looked for from the first read on, and who waits is given a moment to give up by himself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -37,7 +37,7 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import noted, outbox, pending, publication, slot, table_rows, unsent, whole
+from cdc_outbox.postgres import noted, outbox, pending, publication, slot, table_rows, unsent, wanted, whole
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
@@ -49,7 +49,8 @@ from cdc_outbox.repair.passage import Passage
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
+    from typing import TypeVar
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.blocker import Blocker
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.table_rows import Chunk
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.mapping import Plan
+
+    Answer = TypeVar("Answer")
 
 _log = log.get(__name__)
 
@@ -68,16 +71,6 @@ APPLICATION_NAME: Final = "cdc-outbox backfill"
 
 STALE: Final = 300.0
 """Seconds after which a row in the old relay's hands is taken for one that it has dropped."""
-
-LOOK: Final = 2.0
-"""Seconds between looks at the slot and at who waits for the table."""
-
-LOOK_AGAIN: Final = 0.5
-"""Seconds that such a session is given to give up by itself, as migrations with a lock_timeout do."""
-
-
-class TableWanted(CdcOutboxError):
-    """Another session waits to have the table to itself, and the application's inserts wait behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ async def backfill(settings: Settings, options: Options, listener: Listener) -> 
     """Publish the rows that wait in the tables, and give the pending slot its name. None where nobody agreed.
 
     Raises SetupError and its kin for what a person must mend; SlotBusy for another process at the same work, and while
-    rows are in the old relay's hands; PoisonEvent; SlotLost; TableWanted; PostgresUnavailable, KafkaUnavailable.
+    rows are in the old relay's hands; PoisonEvent; SlotLost; wanted.TableWanted; PostgresUnavailable, KafkaUnavailable.
     Whatever is raised, the slot keeps its pending name and the next run starts anew.
     """
     faults.warn()
@@ -193,10 +186,10 @@ class _Backfill:
                 _log.warning("the pending slot is no good any more: it is made anew", slot=waits.name)
         elif there is None:
             pending.decided(await pending.witness_row(self.relay, self.owner, self.name), None, self.server)
-        chosen = [await waiting(self.owner, plan, self.options.choice) for plan in await self.plans()]
+        chosen = await self.watched(self.chosen())
         if not self.listener.agree(chosen):
             return None
-        await self.require_none_in_hand(chosen)
+        await self.watched(self.require_none_in_hand(chosen))
         passage = Passage(self.settings, [each.plan for each in chosen], moved=self.listener.moved)
         await passage.reach()
         if there is not None:
@@ -257,6 +250,18 @@ class _Backfill:
                 _log.info("mapping", mapping={str(table): plan.describe()})
             plans.append(plan)
         return plans
+
+    async def watched(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Do what reads the tables over the owner's connection; raise TableWanted where somebody waits for one."""
+        pid = self.owner.info.backend_pid
+        async with wanted.watched(
+            self.relay, lambda: pid, next=lambda: "let it be done, then run this again: nothing was sent"
+        ) as looking:
+            return await wanted.unless(looking, work)
+
+    async def chosen(self) -> list[Waiting]:
+        """The rows of each table. Raises what is wrong with them or with what a person says of them."""
+        return [await waiting(self.owner, plan, self.options.choice) for plan in await self.plans()]
 
     async def require_none_in_hand(self, chosen: Sequence[Waiting]) -> None:
         """Raise SlotBusy while the old relay has rows in hand: it would send and mark them beside us."""
@@ -326,15 +331,17 @@ class _Backfill:
         is to be known; `lost` resolve to a reason to end.
         """
         tables = [each.table for each in chosen]
-        async with table_rows.snapshot(
-            self.settings.postgres,
-            tables,
-            application_name=APPLICATION_NAME,
-            like=self.owner,
-            own=self.options.choice.where is not None,
-        ) as reader:
+        async with (
+            table_rows.snapshot(
+                self.settings.postgres,
+                tables,
+                application_name=APPLICATION_NAME,
+                like=self.owner,
+                own=self.options.choice.where is not None,
+            ) as reader,
+            self.looking_after(kept, reader.info.backend_pid) as looking,
+        ):
             moving = asyncio.create_task(self.move(passage, reader, chosen, parts), name="passage")
-            looking = asyncio.create_task(self.look_after(kept, reader.info.backend_pid), name="look")
             ends: set[asyncio.Future[Any]] = {moving, looking, *lost}
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -346,7 +353,6 @@ class _Backfill:
                 await moving
             finally:
                 await _cancelled(moving)
-                await _cancelled(looking)
 
     async def move(
         self, passage: Passage, reader: Connection, chosen: Sequence[Waiting], parts: Sequence[Parts] | None
@@ -375,21 +381,22 @@ class _Backfill:
                 next="name a role that may read all rows of the table with --admin-dsn",
             ) from error
 
-    async def look_after(self, kept: str, reader: int) -> None:
-        """Ends with an error only: the slot is lost, or someone waits for the table."""
+    def looking_after(self, kept: str, reader: int) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+        """A task that ends with an error only: the slot is lost, or someone waits for the table."""
         room: int | None = None
-        wanted: str | None = None
-        while True:
-            found = await slot.inspect(self.relay, kept)
-            room = self.require_kept(found, kept, room)
-            waits = await table_rows.waits_for(self.owner, reader)
-            if waits is not None and waits == wanted:
-                raise TableWanted(
-                    f"{waits} waits to have the table to itself, and inserts wait behind it",
-                    next="let it be done, then run this again: it starts anew, and rows that were sent come twice",
-                )
-            wanted = waits
-            await asyncio.sleep(LOOK if wanted is None else LOOK_AGAIN)
+
+        async def look() -> None:
+            nonlocal room
+            room = self.require_kept(await slot.inspect(self.relay, kept), kept, room)
+
+        return wanted.watched(
+            self.owner,
+            lambda: reader,
+            next=lambda: (
+                "let it be done, then run this again: it starts anew, and rows that were sent come twice"
+            ),
+            also=look,
+        )
 
     def require_kept(self, found: Slot | None, name: str, told: int | None) -> int | None:
         """Tell of the WAL that the slot may still keep, each time that it has halved; what was told last."""

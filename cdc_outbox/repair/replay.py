@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
@@ -29,14 +29,13 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import chosen as choosing
-from cdc_outbox.postgres import lookup, peek, table_rows
+from cdc_outbox.postgres import lookup, peek, table_rows, wanted
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import Choice, waiting
 from cdc_outbox.postgres.zoneless import zoneless
-from cdc_outbox.repair.backfill import LOOK, LOOK_AGAIN, TableWanted
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.table.mapping import Mapping
 
@@ -217,15 +216,8 @@ class Replay:
             held, streams = await stack.enter_async_context(self._standing())
             watcher = await connect_control(self._settings.postgres, application_name=APPLICATION_NAME)
             stack.push_async_callback(watcher.close)
-            reading = asyncio.create_task(self._read(held, read), name="rows")
-            looking = asyncio.create_task(self._look_after(watcher), name="look")
-            try:
-                await asyncio.wait({reading, looking}, return_when=asyncio.FIRST_COMPLETED)
-                if looking.done():
-                    looking.result()
-                found = await reading
-            finally:
-                await _cancelled(reading, looking)
+            looking = await stack.enter_async_context(self._looking(watcher))
+            found = await wanted.unless(looking, self._read(held, read))
             found.beside = streams
             return found
 
@@ -252,8 +244,8 @@ class Replay:
             stack.push_async_callback(watcher.close)
             passage = Passage(self._settings, [await self._plan(watcher)], moved=moved)
             portions = await stack.enter_async_context(aclosing(self._portions(held)))
+            looking = await stack.enter_async_context(self._looking(watcher))
             moving = asyncio.create_task(passage.run(portions), name="passage")
-            looking = asyncio.create_task(self._look_after(watcher), name="look")
             ends: set[asyncio.Future[Any]] = {moving, looking}
             if held is not None:
                 ends.add(held.lost)
@@ -267,7 +259,7 @@ class Replay:
                     looking.result()
                 await moving
             finally:
-                await _cancelled(moving, looking)
+                await _cancelled(moving)
                 self.published = passage.published
 
     async def _portions(self, held: Holding | None) -> AsyncGenerator[tuple[Plan, Portion]]:
@@ -276,19 +268,13 @@ class Replay:
             async for each in opened.portions():
                 yield each
 
-    async def _look_after(self, watcher: Connection) -> None:
-        """Ends with an error only: someone waits to have the table to itself, and inserts wait behind it."""
-        wanted: str | None = None
-        while True:
-            await asyncio.sleep(LOOK if wanted is None else LOOK_AGAIN)
-            reader = self._reader
-            waits = await table_rows.waits_for(watcher, reader) if reader is not None else None
-            if waits is not None and waits == wanted:
-                raise TableWanted(
-                    f"{waits} waits to have the table to itself, and inserts wait behind it",
-                    next=f"let it be done, then replay what is left, {self._rest}",
-                )
-            wanted = waits
+    def _looking(self, watcher: Connection) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+        """A task that ends with an error only: someone waits to have the table to itself."""
+        return wanted.watched(
+            watcher,
+            lambda: self._reader,
+            next=lambda: f"let it be done, then replay what is left, {self._rest}",
+        )
 
     def _ended(self, error: CdcOutboxError) -> CdcOutboxError:
         """Why we have the slot no more, and what is left to do."""
@@ -394,13 +380,12 @@ class Replay:
         )
 
 
-async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """End them, and see them end."""
-    for task in tasks:
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    """End it, and see it end."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
 
 
 async def _undelivered(held: Holding, table: TableName) -> set[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -123,6 +124,35 @@ def test_whoever_wants_the_table_for_himself_is_let_by(shop: Backfilled, aggrega
         writer.close()
     shop.backfill()
     assert {record.id for record in shop.records()} == writer.committed.keys()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_whoever_wants_the_table_for_himself_is_let_by_before_the_snapshot_too(
+    shop: Backfilled, aggregate_type: str, made: bool
+) -> None:
+    """The rows are counted before anything is published, and before there is a slot, and that takes its time."""
+    writer = Writer(shop.dsn, aggregate_type=aggregate_type)
+    writer.write(500)
+    if made:
+        shop.refused()
+    process = shop.under_way("--where", "pg_sleep(0.2) is not null")
+    counting: LiteralString = (
+        "select pid from pg_stat_activity where application_name = 'cdc-outbox backfill' and state = 'active'"
+        " and query like 'select count%'"
+    )
+    try:
+        eventually(lambda: shop.execute(counting), 30, process.text)
+        with psycopg.connect(shop.dsn, autocommit=True, application_name="migration") as connection:
+            connection.execute("set statement_timeout = '15s'")
+            connection.execute("alter table outbox add column note text")
+        assert process.wait() == 1
+        wanted, remedy = process.stray[-2:]
+        assert "(migration): alter table outbox add column note text waits to have the table" in wanted
+        assert remedy == "next: let it be done, then run this again: nothing was sent"
+        assert shop.slots() == ([f"{shop.slot}_pending"] if made else [])
+    finally:
+        process.close()
+        writer.close()
 
 
 def test_without_its_lock_nothing_is_decided(shop: Backfilled, aggregate_type: str) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.postgres.connection import connect_control
-from cdc_outbox.postgres.table_rows import waits_for
+from cdc_outbox.postgres.wanted import waits_for
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.integration.initial import ALL_VERSIONS, plain_role  # noqa: F401 - a fixture
