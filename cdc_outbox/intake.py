@@ -271,6 +271,8 @@ class Intake:
         elif isinstance(message, pgoutput.Type):
             self._mapping.learn(message)
         elif isinstance(message, pgoutput.Unknown):
+            if message.tag in pgoutput.TWO_PHASE:
+                raise malformed("rows of a prepared transaction, from a slot with two_phase = true")
             self._skip("unknown_message")
 
     def recognise(self, relation: pgoutput.Relation, ours: dict[int, TableName]) -> None:

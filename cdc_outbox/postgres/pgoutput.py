@@ -218,6 +218,10 @@ class Truncate:
         return b"T" + _TRUNCATE.pack(len(self.relation_oids), self.options) + oids
 
 
+TWO_PHASE: Final = frozenset(b"bPKrp")
+"""Tags of the messages that come of a slot with two-phase decoding alone. The first of them is before all rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A message that this version doesn't know: to be counted and passed over. `tag` is its first byte."""

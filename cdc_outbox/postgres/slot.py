@@ -153,8 +153,8 @@ async def _read(conn: Connection, names: list[str], within: float | None) -> dic
     return slots
 
 
-def usable(slot: Slot) -> Slot:
-    """The same slot, if it is one that this relay made or could have made; raises SlotUnusable."""
+def removable(slot: Slot) -> Slot:
+    """The same slot, if it is no other tool's, session's or database's; raises SlotUnusable."""
     if slot.slot_type != "logical":
         raise SlotUnusable(
             f'the slot "{slot.name}" is a {slot.slot_type} replication slot',
@@ -174,6 +174,23 @@ def usable(slot: Slot) -> Slot:
         raise SlotUnusable(
             f'the slot "{slot.name}" is temporary and belongs to another session',
             next="choose another name with --slot",
+        )
+    return slot
+
+
+def usable(slot: Slot) -> Slot:
+    """The same slot, if it is one that this relay made or could have made; raises SlotUnusable.
+
+    A slot with two-phase decoding brings the rows of a prepared transaction before it is decided whether that commits.
+    https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html (Begin Prepare)
+    """
+    removable(slot)
+    if slot.two_phase:
+        raise SlotUnusable(
+            f'the slot "{slot.name}" was made with two_phase = true: rows of prepared transactions would come before '
+            "their commit, and also where they are rolled back",
+            next=f"choose another name with --slot; or, if nothing else reads from it: cdc-outbox drop --slot "
+            f"{slot.name}, then cdc-outbox init --slot {slot.name}",
         )
     return slot
 

@@ -132,7 +132,7 @@ async def _look(relay: Connection, owner: Connection, settings: PostgresSettings
     for each in (there, pending):
         if each is None:
             continue
-        slot.usable(each)
+        slot.removable(each)
         if each.active:
             raise _busy(each)
     if there is not None and there.confirmed_flush_lsn is not None:

@@ -154,6 +154,16 @@ def test_a_foreign_slot_stays(place: Set, statement: LiteralString) -> None:
         place.execute("select pg_drop_replication_slot(%s)", (place.slot,))
 
 
+def test_a_slot_that_no_relay_may_read_is_removed(place: Set) -> None:
+    place.execute("create publication outbox_pub")
+    place.execute("select pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (place.slot,))
+    error, remedy = place.refused("--log-format", "text", "--no-http", command="start")
+    assert "two_phase = true" in error
+    assert f"cdc-outbox drop --slot {place.slot}" in remedy
+    place.ok("--yes", command="drop")
+    assert place.slots() == []
+
+
 @ALL_VERSIONS
 def test_what_its_role_may_not_remove_keeps_no_slot_and_the_remedy_works(place: Set) -> None:
     role = place.slot

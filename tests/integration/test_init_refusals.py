@@ -69,6 +69,7 @@ def test_a_missing_schema_is_named(place: Set) -> None:
     [
         ("select pg_create_physical_replication_slot(%s)", "a physical replication slot"),
         ("select pg_create_logical_replication_slot(%s, 'test_decoding')", "test_decoding"),
+        ("select pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", "two_phase = true"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["", "_pending"])

@@ -379,6 +379,14 @@ def test_a_message_that_is_not_known_is_counted() -> None:
     assert taken.intake.skipped == {"unknown_message": 1}
 
 
+def test_rows_that_come_before_it_is_decided_whether_they_are_committed_are_refused() -> None:
+    taken = Taken()
+    taken.drain(begin(0x100), relation(), row("a"), commit(0x100))
+    with pytest.raises(ProtocolViolation, match="two_phase"):
+        taken.drain(frame(b"b" + bytes(29) + b"gid\0"), row("b"))
+    assert taken.keys() == [b"a"]
+
+
 @pytest.mark.parametrize(
     "frames",
     [

@@ -59,6 +59,7 @@ def test_a_pending_slot_alone_is_a_missing_slot() -> None:
         (replace(GOOD, plugin="wal2json"), "wal2json"),
         (replace(GOOD, database="other", here=False), '"other"'),
         (replace(GOOD, temporary=True), "temporary"),
+        (replace(GOOD, two_phase=True), "two_phase"),
     ],
 )
 def test_a_foreign_slot_is_refused_with_its_trait(changed: Slot, words: str) -> None:
