@@ -26,8 +26,8 @@ from psycopg.pq import ExecStatus
 
 from cdc_outbox.errors import PostgresUnavailable
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres import sqlstate
-from cdc_outbox.postgres.connection import execute
+from cdc_outbox.postgres import refusal, sqlstate
+from cdc_outbox.postgres.connection import ANSWER_TIMEOUT, execute, place
 from cdc_outbox.postgres.protocol import EPOCH_US, encode_status
 
 if TYPE_CHECKING:
@@ -98,22 +98,29 @@ class ReplicationStream:
         return self._confirmed
 
     async def start(self, slot: str, publication: str) -> None:
-        """Send START_REPLICATION and wait until the server streams.
+        """Send START_REPLICATION and wait until the server streams: it says so before it decodes anything.
 
-        Raises SlotBusy, SlotMissing, SlotLost and the rest of `sqlstate`'s table.
+        Raises PostgresUnavailable after 10 seconds, SlotBusy, SlotMissing, SlotLost and the rest of `sqlstate`'s table.
         """
         self._slot = slot
         pgconn = self._pgconn
         await execute(self._connection, _WIDE, stage="start")
         pgconn.nonblocking = 1
-        pgconn.send_query(start_command(slot, publication))
-        while pgconn.flush():
-            await self._wait(write=True)
-        while True:
-            self.receive()
-            if not pgconn.is_busy():
-                break
-            await self.readable()
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                pgconn.send_query(start_command(slot, publication))
+                while pgconn.flush():
+                    await self._wait(write=True)
+                while True:
+                    self.receive()
+                    if not pgconn.is_busy():
+                        break
+                    await self.readable()
+        except TimeoutError:
+            raise PostgresUnavailable(
+                f"PostgreSQL at {place(self._connection)} did not begin to stream within {ANSWER_TIMEOUT:g} s",
+                next=refusal.NETWORK,
+            ) from None
         result = pgconn.get_result()
         if result is None:
             raise self._gone(OperationalError("no answer to START_REPLICATION"))

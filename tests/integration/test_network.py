@@ -88,6 +88,21 @@ def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's o
     print(pipeline.books(writer, consumer))
 
 
+def test_F20_a_network_that_swallows_the_beginning_of_the_stream(  # noqa: N802 - the failure's own name
+    own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
+) -> None:
+    relay = pipeline.start(way=through(proxy, own_postgres))
+    consumer = pipeline.consumer()
+    consumer.wait_ids(pipeline.writer().write(1))
+    since = len(relay.records)
+    proxy.swallow_from(b"START_REPLICATION")
+    pipeline.terminate_walsender()
+    told = relay.wait_for(lambda record: "begin to stream" in str(record.get("error")), NOTICED, since=since)
+    assert "did not begin to stream within 10 s" in told["error"]
+    relay.wait_state("streaming", timeout=PATIENCE)
+    consumer.wait_ids(pipeline.writer().write(1))
+
+
 def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer,
     own_kafka: KafkaBroker,

@@ -36,6 +36,7 @@ class Proxy:
         self.bytes_to_client = 0
         self._delay = 0.0
         self._swallow = False
+        self._trap: bytes | None = None
         self._open: dict[asyncio.Task[None], list[socket.socket]] = {}
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -80,6 +81,10 @@ class Proxy:
     def swallow_new(self) -> None:
         """Accept new connections and never answer them, as behind a silent firewall. Open ones go on."""
         self._swallow = True
+
+    def swallow_from(self, word: bytes) -> None:
+        """Forward nothing more from the client that sends `word` next, from that piece on, and close nothing."""
+        self._trap = word
 
     def refuse_new(self) -> None:
         """Refuse new connections, as a machine without the server does. Open ones go on."""
@@ -178,6 +183,9 @@ class Proxy:
             if self._delay:
                 await asyncio.sleep(self._delay)
             await gate.wait()
+            if upwards and self._trap is not None and self._trap in data:
+                self._trap = None
+                await self._loop.create_future()
             if not data:
                 with contextlib.suppress(OSError):
                     target.shutdown(socket.SHUT_WR)
