@@ -267,7 +267,7 @@ class Flow:
             await _cancelled(draining)
         left = max(LAST_MOMENT, limit - (time.monotonic() - began))
         await _cancelled(settling)
-        confirmed = await self._settle_last(settling, within=left)
+        unconfirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
         if self.ledger.unsettled or (self.ledger.in_transaction and not self.awaits_topic):
@@ -275,11 +275,8 @@ class Flow:
                 f"{self.ledger.unsettled} batches were not confirmed by Kafka within the drain limit of {limit:g} s",
                 next="nothing is lost: they are sent again by the next start; raise limits.drain if it happens often",
             )
-        if not confirmed:
-            raise DrainExceeded(
-                f"PostgreSQL didn't take the last confirmation within {left:g} s",
-                next="nothing is lost: what was sent since the one before is sent again by the next start",
-            )
+        if unconfirmed is not None:
+            raise unconfirmed
 
     async def _read_to_commit(self) -> None:
         try:
@@ -324,13 +321,14 @@ class Flow:
             await self._settle_last(settling, within=patience)
         return unsettled
 
-    async def _settle_last(self, settling: asyncio.Task[None], *, within: float) -> bool:
-        """Confirm what is settled; whether that was done.
+    async def _settle_last(self, settling: asyncio.Task[None], *, within: float) -> CdcOutboxError | None:
+        """Confirm what is settled; why that wasn't done, if so.
 
         Where guard, witness or control connection failed nothing may be confirmed.
         """
         if settling.done() and not settling.cancelled():
-            return False
+            failure = settling.exception()
+            return failure if isinstance(failure, CdcOutboxError) else None
         return await self.settlement.finish(within=within)
 
     async def _stay_blocked(self, error: PoisonEvent, *watched: asyncio.Task[Any]) -> None:

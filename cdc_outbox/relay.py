@@ -30,11 +30,13 @@ from cdc_outbox.errors import (
     PublicationUnseen,
     PublicationWrong,
     SetupError,
+    SlotBusy,
     Unavailable,
 )
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
+from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
@@ -45,7 +47,6 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from cdc_outbox.lsn import LSN
     from cdc_outbox.mark import Marks
     from cdc_outbox.marker import Marker
     from cdc_outbox.settings import Settings
@@ -54,6 +55,9 @@ _log = log.get(__name__)
 
 MARKS_LAST: Final = 5.0
 """Seconds that marks get at a stop, when all else is done and the slot is free."""
+
+TO_CONFIRM: Final = 5.0
+"""Seconds after a stop within which a session has to have begun that confirms what those before have delivered."""
 
 SAY_AGAIN: Final = 60.0
 """Seconds until the same error is worth another line."""
@@ -84,6 +88,7 @@ class Relay:
         self._admitted = False
         self._stuck: str | None = None
         self._stop = asyncio.Event()
+        self._stop_asked = 0.0
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
@@ -98,6 +103,7 @@ class Relay:
 
     def stop(self) -> None:
         """End after the transaction under way, once everything is confirmed."""
+        self._stop_asked = time.monotonic()
         self._stop.set()
 
     async def run(self) -> None:
@@ -112,7 +118,7 @@ class Relay:
             began = time.monotonic()
             self._flowed = False
             try:
-                await self._until_stopped(self._session())
+                await self._until_stopped(self._session(self._stop))
             except StartOver as reason:
                 self.status.tally.ended(reason, streamed=self._flowed)
                 if self._stop.is_set() and self._flowed:
@@ -125,16 +131,53 @@ class Relay:
                 if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
-                    raise  # it didn't end as it should have
+                    if not self._owes:
+                        raise  # it didn't end as it should have
+                    break
                 self.status.tally.ended(error, streamed=self._flowed)
                 self._say(error)
                 if time.monotonic() - began > self._settings.retry.max:
                     backoff.reset()
                 self._flowed = False
                 await self._until_stopped(asyncio.sleep(backoff.seconds()))
+        if self._owes:
+            await self._confirm_delivered()
         self.status.change(State.STOPPED)
 
-    async def _session(self) -> None:
+    @property
+    def _owes(self) -> bool:
+        """Whether Kafka has confirmed to us what PostgreSQL would send again, and no other relay has it now."""
+        behind = self._deliveries.until >= self._memory.proven
+        return behind and self._deliveries.until > 0 and self.status.state is not State.STANDBY
+
+    async def _confirm_delivered(self) -> None:
+        """After a stop between two sessions: one more, to confirm what those before have delivered.
+
+        Raises DrainExceeded where that can't be done.
+        """
+        until, limit = LSN(self._deliveries.until), self._settings.limits.drain
+        left = max(LAST_MOMENT, limit - (time.monotonic() - self._stop_asked))
+        _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
+        self._target = LSN(self._deliveries.until + 1)
+        backoff, began = Backoff(self._settings.retry), time.monotonic()
+        why: CdcOutboxError | None = None
+        try:
+            async with asyncio.timeout(left):
+                while why is None or (why.retriable and time.monotonic() - began < TO_CONFIRM):
+                    try:
+                        return await self._session(asyncio.Event())
+                    except CdcOutboxError as error:
+                        why = error
+                    await asyncio.sleep(backoff.seconds())
+        except TimeoutError:
+            pass
+        raise DrainExceeded(
+            f"what Kafka has up to {until} could not be confirmed to PostgreSQL"
+            + (f": {why}" if why is not None else f" within the drain limit of {limit:g} s"),
+            next="nothing is lost: what wasn't confirmed is sent again by the next start",
+        ) from why
+
+    async def _session(self, stop: asyncio.Event) -> None:
         """From a free slot to the first failure, or to the end that was asked for."""
         settings = self._settings
         if self._set_up is not None:
@@ -185,7 +228,7 @@ class Relay:
             if marker is not None:
                 marker.start()
             try:
-                await flow.run(self._stop, self._caught_up)
+                await flow.run(stop, self._caught_up)
             except PublicationUnseen as unseen:
                 raise admission.remedied(unseen) from unseen
             finally:
@@ -237,6 +280,11 @@ class Relay:
         await marker.close(within=MARKS_LAST if stops else 0.0)
 
     def _standing_by(self, pid: int) -> None:
+        if self._stop.is_set():
+            raise SlotBusy(
+                f"walsender {pid} streams from the slot",
+                next="nothing to do: the relay looks again by itself",
+            )
         self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked

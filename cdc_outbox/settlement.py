@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import faults, log
 from cdc_outbox.errors import (
+    DrainExceeded,
     OtherServer,
     PostgresGone,
     PostgresShutdown,
@@ -29,6 +30,7 @@ from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
+    from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.event import TableName
     from cdc_outbox.intake import Intake
     from cdc_outbox.mark import Marks
@@ -118,14 +120,19 @@ class Settlement:
             due = min(latest, due + (control.asked - asked) * self._interval / QUERIES)
             asked = control.asked
 
-    async def finish(self, *, within: float) -> bool:
-        """The last round: whatever is settled by now is confirmed. Whether that was done in `within` seconds."""
+    async def finish(self, *, within: float) -> CdcOutboxError | None:
+        """The last round: whatever is settled by now is confirmed. Why that wasn't done in `within` seconds, if so."""
         try:
             async with asyncio.timeout(within):
                 await self._settle_with_control(everything=True)
-        except (TimeoutError, PostgresUnavailable):
-            return False
-        return True
+        except TimeoutError:
+            return DrainExceeded(
+                f"PostgreSQL didn't take the last confirmation within {within:.1f} s",
+                next="nothing is lost: what was sent since the one before is sent again by the next start",
+            )
+        except PostgresUnavailable as error:
+            return error
+        return None
 
     async def ours(self) -> dict[int, TableName]:
         """Our tables by OID, as the server's catalogue has them now. Raises PostgresUnavailable."""

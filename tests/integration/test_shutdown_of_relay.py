@@ -39,6 +39,32 @@ def test_a_stop_after_a_burst_sends_nothing_twice(
     assert verify(committed, pipeline.read()).duplicates == ()
 
 
+@pytest.mark.parametrize("kind", ["walsender", "client backend"])
+def test_a_stop_just_after_a_connection_was_lost_sends_nothing_twice(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], kind: str
+) -> None:
+    """What Kafka has confirmed meanwhile is confirmed by one more session."""
+    pipeline = make_pipeline(outbox, kafka).prepare(4).init()
+    writer = pipeline.writer(rate=2_000).start()
+    for pause in (0.0, 0.05):
+        relay = pipeline.start()
+        writer.wait_written(2_000)
+        outbox.server.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = %s and backend_type = %s",
+            (f"cdc-outbox/{pipeline.slot}", kind),
+        )
+        time.sleep(pause)  # the stop is to meet the relay at different places
+        relay.signal(signal.SIGTERM)
+        assert relay.wait() == 0, relay.records[-4:]
+        assert relay.records[-1]["event"] == "stopped"
+    committed = writer.stop()
+    relay = pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert relay.terminate()[0] == 0
+    assert verify(committed, pipeline.read()).duplicates == ()
+
+
 def test_a_stop_within_a_transaction_reads_on_to_its_commit(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:

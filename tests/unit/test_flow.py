@@ -55,12 +55,13 @@ class FakeSettlement:
         caught_up.set()
         await self.broken
 
-    async def finish(self, *, within: float) -> bool:
+    async def finish(self, *, within: float) -> CdcOutboxError | None:
         assert within > 0
         self.finished += 1
-        if self.answered:
-            self._stream.confirm(self._ledger.confirmable)
-        return self.answered
+        if not self.answered:
+            return DrainExceeded("PostgreSQL didn't take the last confirmation", next="")
+        self._stream.confirm(self._ledger.confirmable)
+        return None
 
 
 class Bus(MemoryPublisher):
