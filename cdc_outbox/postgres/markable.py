@@ -68,7 +68,7 @@ _KEYS: Final[LiteralString] = """
 {family}
 select i.indisprimary, array_agg(a.attname::text order by k.place)
   from named join pg_catalog.pg_index i on i.indrelid = named.relation
-  cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+  cross join lateral pg_catalog.unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
   left join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
  where i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null and k.place <= i.indnkeyatts
  group by i.indexrelid, i.indisprimary
@@ -82,7 +82,7 @@ select session_user::text, pg_catalog.has_schema_privilege(n.oid, 'usage'),
        pg_catalog.row_security_active(named.relation), c.relkind = 'p',
        array(select distinct t.tgname::text from family f join pg_catalog.pg_trigger t on t.tgrelid = f.relation
               where not t.tgisinternal and t.tgenabled in ('O', 'A') and t.tgtype & 16 <> 0
-                and (t.tgattr = '' or exists (select from unnest(t.tgattr::int2[]) as u (attnum)
+                and (t.tgattr = '' or exists (select from pg_catalog.unnest(t.tgattr::int2[]) as u (attnum)
                        join pg_catalog.pg_attribute a on a.attrelid = t.tgrelid and a.attnum = u.attnum
                       where a.attname = any(%s))))
   from named join pg_catalog.pg_class c on c.oid = named.relation

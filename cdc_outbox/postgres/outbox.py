@@ -57,7 +57,7 @@ _PRIMARY_KEY: Final[LiteralString] = """
 select a.attname::text
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary
- cross join lateral unnest(i.indkey) with ordinality as k (attnum, place)
+ cross join lateral pg_catalog.unnest(i.indkey) with ordinality as k (attnum, place)
   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
  where n.nspname = %s and c.relname = %s
  order by k.place

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLOCKS: Final[LiteralString] = """
 select s.reset_val, pg_catalog.to_char(moment at time zone s.reset_val, 'YYYY-MM-DD"T"HH24:MI:SS'),
        extract(epoch from (moment at time zone s.reset_val) - (moment at time zone 'UTC'))::int4
-  from pg_catalog.pg_settings s, unnest(%s::timestamptz[]) with ordinality as asked (moment, at)
+  from pg_catalog.pg_settings s, pg_catalog.unnest(%s::timestamptz[]) with ordinality as asked (moment, at)
  where s.name = 'TimeZone' order by at
 """
 
