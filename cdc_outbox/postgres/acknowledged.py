@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import MissingRight, PostgresUnavailable, SetupError
+from cdc_outbox.errors import MissingRight, PostgresUnavailable
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, witness
+from cdc_outbox.postgres.catalogue import no_table
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
@@ -135,9 +136,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
     ((now,),) = await execute(owner, _NOW)
     relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}
     if not relations:
-        raise SetupError(
-            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
-        )
+        raise no_table(table)
     try:
         rows = await witness.read_all(relay)
     except MissingRight as error:

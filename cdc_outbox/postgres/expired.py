@@ -17,8 +17,6 @@ https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
 
@@ -27,11 +25,12 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import TRIGGERS_SEE_PUBLIC, Connection, execute
+from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.postgres.unsent import selected, unsent
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.settings import OutboxSettings
@@ -45,12 +44,6 @@ BLOCKS: Final = 512
 
 SHOWN: Final = 5
 """Ids of rows that stay which are told."""
-
-ATTEMPTS: Final = 5
-"""How often a statement is tried that somebody's lock is in the way of."""
-
-AGAIN: Final = 1.0
-"""Seconds between them."""
 
 _BEFORE: Final[LiteralString] = "select (clock_timestamp() - pg_catalog.make_interval(secs => %s))::text"
 
@@ -237,16 +230,11 @@ class Expired:
 
     async def _patiently(self, ask: Callable[[], Awaitable[Answer]], relation: TableName) -> Answer:
         """Ask, and ask again while another session's lock is in the way; each time it waits for `lock_timeout`."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await ask()
-            except CdcOutboxError as error:
-                state = getattr(error.__cause__, "sqlstate", None)
-                if state in ("55P03", "40P01") and attempt < ATTEMPTS:
-                    await asyncio.sleep(AGAIN)
-                    continue
-                raise self._explained(error, str(state), relation) from error
-        raise AssertionError  # the last attempt answers or raises
+        try:
+            return await patiently(lambda _: ask())
+        except CdcOutboxError as error:
+            state = getattr(error.__cause__, "sqlstate", None)
+            raise self._explained(error, str(state), relation) from error
 
     def _explained(self, error: CdcOutboxError, state: str, relation: TableName) -> CdcOutboxError:
         if isinstance(error, MissingRight):

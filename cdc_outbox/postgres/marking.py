@@ -22,7 +22,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import whole
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import (
     PUBLIC,
     TRIGGERS_SEE_PUBLIC,
@@ -153,12 +153,7 @@ async def marking(
     conn: Connection, mapping: Mapping, settings: OutboxSettings, table: TableName, publication: str
 ) -> Marking:
     """How rows of the table are marked. Raises SetupError, MissingRight and MappingError where they can't be."""
-    plan = await preview(conn, mapping, table, publication)
-    if plan is None:
-        raise SetupError(
-            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
-        )
-    return await planned(conn, plan, settings)
+    return await planned(conn, await required(conn, mapping, table, publication), settings)
 
 
 async def planned(conn: Connection, plan: Plan, settings: OutboxSettings) -> Marking:

@@ -20,9 +20,8 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-DETAC
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from psycopg import sql
 
@@ -31,6 +30,7 @@ from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.expired import SHOWN, Count, Kept
+from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
@@ -39,14 +39,8 @@ if TYPE_CHECKING:
 
 _log = log.get(__name__)
 
-Answer = TypeVar("Answer")
-
 LOCK_WAIT: Final = 2.0
 """Seconds for which a lock is waited for."""
-
-ATTEMPTS: Final = 5
-AGAIN: Final = 1.0
-"""Seconds between attempts to get a lock."""
 
 SCAN: Final = 600.0
 """Seconds that one look through a partition may take."""
@@ -169,7 +163,7 @@ class Partitions:
         owner = self._conn
         await execute(owner, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
         try:
-            await _patiently(lambda attempt: self._detach(partition, again=attempt > 1))
+            await patiently(lambda attempt: self._detach(partition, again=attempt > 1))
         except MissingRight as error:
             raise MissingRight(
                 f"the role {quote(owner.info.user)} doesn't own {self.table} and {partition.name}: {error}",
@@ -179,9 +173,9 @@ class Partitions:
             _identifier(self.table), _identifier(partition.name)
         )
         try:
-            if await _patiently(lambda _: self._end(partition, drop=drop)):
+            if await patiently(lambda _: self._end(partition, drop=drop)):
                 return True
-            await _patiently(lambda _: execute(owner, attach, within=SCAN))
+            await patiently(lambda _: execute(owner, attach, within=SCAN))
         except CdcOutboxError as error:
             raise type(error)(
                 f"{partition.name} was taken out of {self.table}, and not looked at to the end: {error}",
@@ -233,15 +227,3 @@ class Partitions:
 
 def _identifier(table: TableName) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
-
-
-async def _patiently(work: Callable[[int], Awaitable[Answer]]) -> Answer:
-    """Do it, told the number of the attempt, and again while another session's lock is in the way."""
-    for attempt in range(1, ATTEMPTS):
-        try:
-            return await work(attempt)
-        except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) not in ("55P03", "40P01"):
-                raise
-            await asyncio.sleep(AGAIN)
-    return await work(ATTEMPTS)

@@ -35,7 +35,7 @@ from cdc_outbox.kafka.reading import Place, Reading, Span, reading
 from cdc_outbox.postgres import chosen, server, slot, table_rows, wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen, Window
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.zoneless import zoneless
@@ -213,12 +213,7 @@ class _Audit:
     async def _plan(self, table: TableName) -> Plan:
         settings = self._settings
         mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        plan = await preview(self._owner, mapping, table, settings.postgres.publication)
-        if plan is None:
-            raise SetupError(
-                f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
-            )
-        return plan
+        return await required(self._owner, mapping, table, settings.postgres.publication)
 
     async def _sources(self, plans: list[Plan], window: Window) -> list[AuditedRows]:
         """What to read; and find out what rows are that aren't acknowledged."""

@@ -38,7 +38,7 @@ from cdc_outbox.errors import (
     SlotMissing,
 )
 from cdc_outbox.postgres import noted, outbox, pending, publication, slot, table_rows, unsent, wanted, whole
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import no_table, required
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
 from cdc_outbox.postgres.publication import Change, compare
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from typing import TypeVar
 
-    from cdc_outbox.event import TableName
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.publication import Identity
     from cdc_outbox.postgres.server import Server
@@ -235,7 +234,7 @@ class _Backfill:
         """Raise SetupError for a table that there isn't."""
         for table in self.settings.outbox.tables:
             if await outbox.columns(self.owner, table) is None:
-                raise _no_table(table)
+                raise no_table(table)
 
     async def plans(self) -> list[Plan]:
         """How the rows of each table become messages. Raises SetupError, MappingError."""
@@ -243,9 +242,7 @@ class _Backfill:
         mapping = Mapping(settings.outbox, self.name, source="backfill")
         plans = []
         for table in settings.outbox.tables:
-            plan = await preview(self.owner, mapping, table, settings.postgres.publication)
-            if plan is None:
-                raise _no_table(table)
+            plan = await required(self.owner, mapping, table, settings.postgres.publication)
             if mapping.is_news(plan):
                 _log.info("mapping", mapping={str(table): plan.describe()})
             plans.append(plan)
@@ -468,10 +465,6 @@ class _Backfill:
             left_out=left_out,
             seconds=time.monotonic() - self.began,
         )
-
-
-def _no_table(table: TableName) -> SetupError:
-    return SetupError(f"table {table} does not exist", next="name your table with --table SCHEMA.NAME")
 
 
 async def _portions(reader: Connection, chosen: Sequence[Waiting]) -> AsyncIterator[tuple[Plan, Chunk]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.postgres import expired
 from cdc_outbox.postgres.acknowledged import acknowledged
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import NAMES_TIME
 from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.postgres.expired import Count, Expired
@@ -220,12 +220,7 @@ async def _partitions(
 async def planned(settings: Settings, conn: Connection, table: TableName) -> Plan:
     """How the rows of a table are read. Raises MappingError, and SetupError where there is none."""
     mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-    plan = await preview(conn, mapping, table, settings.postgres.publication)
-    if plan is None:
-        raise SetupError(
-            f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
-        )
-    return plan
+    return await required(conn, mapping, table, settings.postgres.publication)
 
 
 def aged(plan: Plan, older_than: float) -> Field | None:

@@ -23,7 +23,6 @@ from cdc_outbox.errors import (
     CdcOutboxError,
     PoisonEvent,
     PostgresUnavailable,
-    SetupError,
     SlotBusy,
     UsageError,
 )
@@ -31,7 +30,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import chosen as choosing
 from cdc_outbox.postgres import lookup, peek, table_rows, wanted
 from cdc_outbox.postgres.acknowledged import acknowledged
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import Choice, waiting
@@ -346,12 +345,7 @@ class Replay:
     async def _plan(self, conn: Connection) -> Plan:
         settings = self._settings
         mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        plan = await preview(conn, mapping, self._table, settings.postgres.publication)
-        if plan is None:
-            raise SetupError(
-                f"table {self._table} does not exist", next="name your table with --table SCHEMA.NAME"
-            )
-        return plan
+        return await required(conn, mapping, self._table, settings.postgres.publication)
 
     async def _proof(self, owner: Connection) -> Acknowledged:
         """What the witness proves to be delivered."""
