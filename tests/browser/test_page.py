@@ -13,6 +13,8 @@ from tests.browser.stage import Stage
 from tests.servers.browser import PHONE, WIDE, Browser
 from tests.servers.wait import eventually
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 
 @pytest.fixture
 def show(browser: Browser, stage: Stage):

@@ -557,6 +557,7 @@ def deaf() -> Iterator[Deaf]:
     server.close()
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("which", ["postgres", "kafka"])
 def test_an_outage_is_said_in_two_lines_once(
     which: str, ready: Start, deaf: Deaf, make_relay: Callable[..., RelayProcess]

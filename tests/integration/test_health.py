@@ -156,6 +156,7 @@ class TestEachVersion:
         assert ready.look().code == 0
 
 
+@pytest.mark.patient
 def test_a_slot_that_the_server_gives_up_when_idle(make_postgres: Callable[..., PostgresServer]) -> None:
     """Hardly any WAL is kept, and the slot is about to be lost all the same."""
     server = make_postgres(18, settings={"idle_replication_slot_timeout": "20s"})

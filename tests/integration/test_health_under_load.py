@@ -105,6 +105,7 @@ def make_examined(make_postgres: Callable[..., PostgresServer], slot: str) -> Ca
     return make
 
 
+@pytest.mark.patient
 @pytest.mark.postgres
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_forecast(
@@ -161,6 +162,7 @@ def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_fore
     assert seen.metric("slot_safe_wal_bytes", slot=examined.slot) is None
 
 
+@pytest.mark.patient
 def test_an_idle_outbox_beside_heavy_writes_of_others_is_no_alarm(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
@@ -319,6 +321,7 @@ def test_another_slot_that_keeps_more_is_named(make_examined: Callable[..., Exam
     assert "those between may be missing" in seen.headline
 
 
+@pytest.mark.patient
 def test_a_broker_that_is_away_stalls_delivery_and_the_relay_says_so(
     make_examined: Callable[..., Examined],
     make_kafka: Callable[..., KafkaBroker],

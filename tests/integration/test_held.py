@@ -124,6 +124,7 @@ def test_a_broker_that_is_frozen_shows_in_the_state(
         streaming(relay, passage, topic, 2)
 
 
+@pytest.mark.patient
 def test_a_partition_without_a_leader_shows_in_the_state_while_others_deliver(
     database: Database, own_cluster: KafkaCluster, slot: str, topics: str
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_partition_without_a_leader_shows_in_the_state_while_others_deliver(
     assert delivered() == [str(number) for number in range(len(states) + 1)]
 
 
+@pytest.mark.patient
 def test_an_end_with_the_broker_frozen_takes_no_longer_than_the_drain(
     database: Database, own_kafka: KafkaBroker, slot: str, topics: str
 ) -> None:
@@ -187,6 +189,7 @@ def test_an_end_with_the_broker_frozen_takes_no_longer_than_the_drain(
     assert len(set(passage.read(topic))) >= 1001
 
 
+@pytest.mark.patient
 def test_a_start_with_the_broker_frozen_is_bounded(
     database: Database, own_kafka: KafkaBroker, slot: str, topics: str
 ) -> None:

@@ -15,6 +15,8 @@ from tests.servers.process import free_port
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import eventually
 
+pytestmark = pytest.mark.xdist_group("http")
+
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[RelayProcess]:

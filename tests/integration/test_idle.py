@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import psycopg
+import pytest
 from psycopg.sql import SQL
 
 from tests.servers.kafka import Kafka
@@ -53,6 +54,7 @@ class Noise:
             thread.join(30)
 
 
+@pytest.mark.patient
 def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
@@ -108,6 +110,7 @@ def test_F6_the_slot_follows_foreign_writes(  # noqa: N802 - the failure's own n
     assert not pipeline.books(writer, consumer).duplicates
 
 
+@pytest.mark.patient
 def test_an_idle_relay_writes_nothing(
     own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:

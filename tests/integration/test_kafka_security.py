@@ -173,6 +173,7 @@ def test_compression_arrives_readable(
     assert payloads(passage.read(topic)) == sent
 
 
+@pytest.mark.patient
 def test_sessions_that_the_broker_ends_are_routine(
     database: Database,
     make_kafka: Callable[..., KafkaBroker],

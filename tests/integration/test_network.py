@@ -71,6 +71,7 @@ def wait_away(relay: RelayProcess, since: int = 0) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.patient
 def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
@@ -88,6 +89,7 @@ def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's o
     print(pipeline.books(writer, consumer))
 
 
+@pytest.mark.patient
 def test_F20_a_network_that_swallows_the_beginning_of_the_stream(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
@@ -103,6 +105,7 @@ def test_F20_a_network_that_swallows_the_beginning_of_the_stream(  # noqa: N802 
     consumer.wait_ids(pipeline.writer().write(1))
 
 
+@pytest.mark.patient
 def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer,
     own_kafka: KafkaBroker,
@@ -136,6 +139,7 @@ def test_F20_noticed_also_while_reading_is_paused(  # noqa: N802 - the failure's
     print(pipeline.books(writer, consumer))
 
 
+@pytest.mark.patient
 def test_F20_a_server_that_is_frozen(own_postgres: PostgresServer, pipeline: Pipeline) -> None:  # noqa: N802
     relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
@@ -171,6 +175,7 @@ def test_the_control_connection_alone_is_cut(
     pipeline.wait_confirmed()
 
 
+@pytest.mark.patient
 def test_without_a_control_connection_nothing_is_confirmed_and_the_stream_is_kept(
     own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:
@@ -193,6 +198,7 @@ def test_without_a_control_connection_nothing_is_confirmed_and_the_stream_is_kep
     assert not pipeline.books(writer, consumer).duplicates
 
 
+@pytest.mark.patient
 def test_a_control_connection_that_stays_away_ends_the_session(
     own_postgres: PostgresServer, pipeline: Pipeline, proxy: Proxy
 ) -> None:

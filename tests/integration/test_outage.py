@@ -39,6 +39,7 @@ def watch(seconds: float, look: Callable[[], None]) -> None:
     eventually(over, seconds + 30, "the watch to end")
 
 
+@pytest.mark.patient
 def test_a_broker_away_for_half_a_minute_costs_neither_walsender_nor_memory(
     make_postgres: Callable[..., PostgresServer],
     own_kafka: KafkaBroker,
@@ -203,6 +204,7 @@ def test_delivery_begins_when_postgres_comes(
     pipeline.books(writer)
 
 
+@pytest.mark.patient
 def test_brokers_that_come_back_on_other_ports_are_found_by_the_bootstrap_address(
     own_postgres: PostgresServer,
     own_kafka: KafkaBroker,

@@ -429,6 +429,7 @@ def test_following_never_becomes_a_synchronous_standby(own_postgres: PostgresSer
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.patient
 def test_a_pager_that_pauses_costs_neither_the_stream_nor_the_rows(
     own_postgres: PostgresServer, slot: str
 ) -> None:

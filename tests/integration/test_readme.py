@@ -24,6 +24,8 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.relay import clean_environment
 from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
 
+pytestmark = pytest.mark.xdist_group("readme")
+
 README = (CHECKOUT / "README.md").read_text()
 ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "compare", "cut-over", "own-table"]
 """The blocks that are tested below, as they follow each other."""

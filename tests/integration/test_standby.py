@@ -104,6 +104,7 @@ def test_F12_a_relay_that_was_taken_for_dead_comes_back_as_standby(  # noqa: N80
     print(there.books(writer, consumer))
 
 
+@pytest.mark.patient
 def test_F27_waiting_leaves_no_line_in_the_log(  # noqa: N802 - the failure's own name
     pipeline: tuple[Pipeline, PostgresServer],
 ) -> None:

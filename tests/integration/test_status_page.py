@@ -34,6 +34,7 @@ def opened(browser: Browser, relay: RelayProcess) -> Browser:
     return browser
 
 
+@pytest.mark.patient
 def test_a_relay_that_delivers_and_is_killed(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], browser: Browser
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_relay_that_delivers_and_is_killed(
     assert pipeline.topic in page.text("#topics")
 
 
+@pytest.mark.patient
 def test_a_broker_that_goes_and_comes_back(
     outbox: Database, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline], browser: Browser
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_broker_that_goes_and_comes_back(
     page.sees("Streaming", "#state", timeout=PATIENCE)
 
 
+@pytest.mark.patient
 def test_a_slot_near_its_limit_for_somebody_elses_transaction(
     make_postgres: Callable[..., PostgresServer],
     kafka: Kafka,

@@ -152,6 +152,7 @@ def test_status_tells_state_positions_topics_and_mapping(pipeline: Pipeline) -> 
     eventually(lambda: status(relay)["lsn"]["confirmed"] != "0/0", PATIENCE, "a confirmation")
 
 
+@pytest.mark.patient
 def test_the_first_hour_begins_with_a_point(pipeline: Pipeline) -> None:
     relay = pipeline.start()
     pipeline.writer().write(5)
@@ -251,6 +252,7 @@ def own_pipeline(
     return make_pipeline(server, own_kafka, aggregate_type=aggregate_type).prepare().init()
 
 
+@pytest.mark.patient
 def test_a_broker_that_is_away_is_seen_by_age_state_and_health(own_pipeline: Pipeline) -> None:
     relay = own_pipeline.start(
         "--warning", "oldest_unacknowledged=1s", "--critical", "oldest_unacknowledged=3s"
@@ -290,6 +292,31 @@ def test_a_broker_that_is_away_is_seen_by_age_state_and_health(own_pipeline: Pip
     assert len([each for each in crossings if each["signal"] == "oldest_unacknowledged"]) <= 3, crossings
 
 
+def test_a_slot_that_stands_still_is_seen_though_kafka_confirms_all_the_while(pipeline: Pipeline) -> None:
+    """Somebody has the witness row locked and forgets it: what holds the log back is the slot, whatever Kafka says."""
+    relay = pipeline.start("--warning", "stalled=1s", "--critical", "stalled=3s")
+    pipeline.writer(rate=2_000).start()
+    eventually(lambda: health(relay) == (200, "ok"), PATIENCE, lambda: relay.get("/healthz"))
+    looks: list[tuple[int, str]] = []
+
+    def stays_critical() -> bool:
+        looks.append(health(relay))
+        return looks[-40:] == [(503, "critical")] * 40
+
+    with psycopg.connect(pipeline.dsn) as forgetful:
+        forgetful.execute(
+            "select from public.cdc_outbox_witness where slot = %s for update", (pipeline.slot,)
+        )
+        eventually(stays_critical, PATIENCE, lambda: f"{looks}\n{relay.text()}")
+        delivered = value(relay, "events_published", topic=pipeline.topic) or 0
+        eventually(
+            lambda: (value(relay, "events_published", topic=pipeline.topic) or 0) > delivered,
+            PATIENCE,
+            relay.text,
+        )
+    eventually(lambda: health(relay) == (200, "ok"), PATIENCE, lambda: relay.get("/healthz"))
+
+
 def test_a_publication_that_is_gone_is_seen_while_the_relay_is_held(pipeline: Pipeline) -> None:
     relay = pipeline.start()
     eventually(lambda: value(relay, "publication_ok") == 1, PATIENCE, relay.text)
@@ -318,6 +345,7 @@ def wait_kept(relay: RelayProcess, bytes_kept: int) -> None:
     eventually(seen, PATIENCE, relay.text)
 
 
+@pytest.mark.patient
 def test_a_slot_that_comes_near_its_limit_is_seen_before_it_is_lost(own_pipeline: Pipeline) -> None:
     relay = own_pipeline.start()
     writer = own_pipeline.writer()
@@ -356,6 +384,7 @@ def test_a_slot_that_comes_near_its_limit_is_seen_before_it_is_lost(own_pipeline
     assert "lost" in relay.records[-1]["error"]
 
 
+@pytest.mark.patient
 def test_a_server_that_is_away_leaves_no_old_figures(own_pipeline: Pipeline) -> None:
     relay = own_pipeline.start()
     eventually(lambda: value(relay, "slot_active") == 1, PATIENCE, relay.text)
