@@ -59,6 +59,9 @@ MARKS_LAST: Final = 5.0
 TO_CONFIRM: Final = 5.0
 """Seconds after a stop within which a session has to have begun that confirms what those before have delivered."""
 
+OWN_WALSENDER: Final = 10.0
+"""Seconds for which our last walsender may have the slot still before that is worth a line: it ends by itself."""
+
 SAY_AGAIN: Final = 60.0
 """Seconds until the same error is worth another line."""
 
@@ -93,6 +96,8 @@ class Relay:
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
         self._started: str | None = None
+        self._walsender: int | None = None
+        self._ending_since: float | None = None
         self._fixed_topics: set[str] | None = None
         self._said_mapping: dict[str, str] = {}
         self._flowed = False
@@ -205,6 +210,7 @@ class Relay:
             await admission.check(begins=True)
             self._meet(admission)
             stream = await admission.stream()
+            self._walsender, self._ending_since = stream.pid, None
             ending.push_async_callback(stream.close)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
@@ -285,9 +291,24 @@ class Relay:
                 f"walsender {pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
+        if pid == self._walsender:
+            self._await_own(pid)
+            return
         self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked
+
+    def _await_own(self, pid: int) -> None:
+        """The server hasn't ended the walsender of our last session: nobody delivers meanwhile."""
+        now = time.monotonic()
+        self._ending_since = self._ending_since or now
+        stuck = SlotBusy(
+            f"walsender {pid} of this relay's last session has the slot still: nothing is delivered meanwhile",
+            next=f"if the server doesn't end it by itself: select pg_terminate_backend({pid});",
+        )
+        self.status.change(State.CONNECTING, str(stuck))
+        if now - self._ending_since > OWN_WALSENDER:
+            self._say(stuck)
 
     def _meet(self, admission: Admission) -> None:
         """Forget what was delivered where the stream may send other rows at the same places.

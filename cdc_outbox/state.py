@@ -89,6 +89,7 @@ class Status:
     _live: Live | None = None
     _waiting_since_us: int = 0
     _received: LSN = ZERO
+    _confirmable: LSN = ZERO
     _confirmed: LSN = ZERO
 
     def change(self, state: State, reason: str = "") -> None:
@@ -121,9 +122,10 @@ class Status:
         live = self._live
         if live is None:
             return
-        self._waiting_since_us, self._received, self._confirmed = (
-            self.waiting_since_us,
+        self._waiting_since_us = self.waiting_since_us
+        self._received, self._confirmable, self._confirmed = (
             self.received,
+            self.confirmable,
             self.confirmed,
         )
         self._live = None
@@ -159,6 +161,20 @@ class Status:
     def received(self) -> LSN:
         """Up to where the stream has come."""
         return max(self._received, self._live.ledger.complete) if self._live else self._received
+
+    @property
+    def confirmable(self) -> LSN:
+        """Up to where Kafka has confirmed everything, so that only PostgreSQL is yet to be told."""
+        live = self._live
+        return max(self._confirmable, live.ledger.confirmable) if live else self._confirmable
+
+    @property
+    def acknowledged_at(self) -> float | None:
+        """When the bus last confirmed something, seconds since the epoch; None where PostgreSQL has yet to hear of it.
+
+        Then what comes from the bus says nothing of the slot: the time since the slot has moved does.
+        """
+        return self.tally.last_acknowledged if self.confirmable <= self.confirmed else None
 
     @property
     def confirmed(self) -> LSN:

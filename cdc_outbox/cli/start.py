@@ -127,4 +127,10 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
+        if (
+            signals
+        ):  # it is settled how we end: one more signal, sent while the interpreter ends, changes nothing
+            for which in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().remove_signal_handler(which)
+                signal.signal(which, signal.SIG_IGN)
     logger.info("stopped", slot=settings.postgres.slot)

@@ -136,7 +136,7 @@ class Sampler:
 
     def _delivery(self) -> Delivery:
         status = self._status
-        acknowledged = status.tally.last_acknowledged
+        acknowledged = status.acknowledged_at
         steps = [each.next for each in status.errors if each.error == status.reason]
         return Delivery(
             oldest_unacknowledged_seconds=status.oldest_unacknowledged(),

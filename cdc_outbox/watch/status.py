@@ -38,7 +38,11 @@ def document(
             "version": cdc_outbox.__version__,
             "slot": status.slot,
             "health": health.document() if health is not None else None,
-            "lsn": {"received": str(status.received), "confirmed": str(status.confirmed)},
+            "lsn": {
+                "received": str(status.received),
+                "confirmable": str(status.confirmable),
+                "confirmed": str(status.confirmed),
+            },
             "inflight": {"events": events, "bytes": size},
             "events": {
                 "received": status.events_received,

@@ -112,6 +112,25 @@ def test_what_it_says_of_delivery(serve: Serve) -> None:
     assert inquiry.delivery(None, "a") is None
 
 
+@pytest.mark.parametrize(
+    ("lsn", "known"),
+    [
+        ({"confirmable": "0/100", "confirmed": "0/100"}, True),
+        ({"confirmable": "1/0", "confirmed": "0/FFFFFFFF"}, False),
+        ({"received": "0/100", "confirmed": "0/80"}, True),
+        ({"confirmable": None, "confirmed": None}, True),
+        (None, True),
+    ],
+)
+def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_confirm(
+    lsn: object, known: bool
+) -> None:
+    told = {"last_acknowledged_at": "2026-05-04T10:00:00.000Z"}
+    found = inquiry.delivery({"slot": "a", "lsn": lsn, "delivery": told}, "a")
+    assert found is not None
+    assert (found.last_acknowledged_at is not None) is known
+
+
 def test_why_it_waits_by_an_error_of_that_time() -> None:
     def told(seconds: float, ago: float) -> str | None:
         at = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()

@@ -65,7 +65,7 @@ class Stage:
 
         async def stream() -> SimpleNamespace:
             return SimpleNamespace(
-                close=self._ends("stream"), confirmed=LSN(0), keepalives=2, status_updates=5
+                close=self._ends("stream"), confirmed=LSN(0), keepalives=2, status_updates=5, pid=7
             )
 
         return SimpleNamespace(
@@ -187,6 +187,33 @@ def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest
 
     asyncio.run(asyncio.wait_for(test(), 30))
     assert stage.taken_down == ["producer", "control connection"]
+
+
+def test_our_own_last_walsender_is_no_other_relay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    holders = iter((7, 7, 8))
+    seen: list[tuple[State, str]] = []
+    admission = stage._admission()
+
+    async def stand_by(standing_by: Callable[[int], None]) -> None:
+        if not seen:
+            seen.append((stage.relay.status.state, ""))
+            return
+        for pid in holders:
+            standing_by(pid)
+            seen.append((stage.relay.status.state, stage.relay.status.reason))
+        stage.relay.stop()
+
+    admission.stand_by = stand_by
+    monkeypatch.setattr(module, "Admission", lambda *_: admission)
+
+    async def flow() -> None:
+        if not stage.relay._stop.is_set():
+            raise PostgresUnavailable("gone", next="wait")
+
+    stage.flow = flow
+    run(stage.relay)
+    assert [state for state, _ in seen[1:]] == [State.CONNECTING, State.CONNECTING, State.STANDBY]
+    assert "walsender 7 of this relay's last session" in seen[1][1]
 
 
 def test_a_stray_cancellation_is_no_clean_end(stage: Stage) -> None:

@@ -64,7 +64,7 @@ def test_states_are_the_words_of_the_contract() -> None:
 def a_session(status: Status, *, waiting_since_us: int = 0, complete: int = 0x100) -> SimpleNamespace:
     session = SimpleNamespace(
         stream=SimpleNamespace(keepalives=2, status_updates=5, confirmed=LSN(0x80)),
-        ledger=SimpleNamespace(complete=LSN(complete), in_transaction=False),
+        ledger=SimpleNamespace(complete=LSN(complete), confirmable=LSN(complete), in_transaction=False),
         publisher=SimpleNamespace(inflight_events=4, inflight_bytes=500),
         intake=SimpleNamespace(
             received=7, skipped={"bus": 1}, waiting_since_us=waiting_since_us, count=lambda: None
@@ -121,6 +121,20 @@ def test_what_waited_is_the_business_of_the_relay_that_has_the_slot() -> None:
     status.leave()
     status.change(State.STANDBY, "walsender 7 streams from the slot")
     assert status.oldest_unacknowledged() == 0
+
+
+def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_confirm() -> None:
+    status = Status("outbox_slot")
+    status.tally.last_acknowledged = 1000.0
+    assert status.acknowledged_at == 1000.0
+    session = a_session(status)
+    assert status.acknowledged_at is None
+    status.leave()
+    assert status.acknowledged_at is None, "the next session has yet to confirm it"
+    session = a_session(status, complete=0)
+    assert status.acknowledged_at is None
+    session.stream.confirmed = LSN(0x100)
+    assert status.acknowledged_at == 1000.0, "a large transaction may be under way"
 
 
 def test_a_commit_that_lies_in_the_future_is_no_negative_age() -> None:

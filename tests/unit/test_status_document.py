@@ -39,7 +39,7 @@ def test_before_anything_has_happened() -> None:
         "reason": "",
         "slot": "outbox_slot",
         "health": None,
-        "lsn": {"received": "0/0", "confirmed": "0/0"},
+        "lsn": {"received": "0/0", "confirmable": "0/0", "confirmed": "0/0"},
         "inflight": {"events": 0, "bytes": 0},
         "events": {"received": 0, "published": 0, "skipped": {}},
         "topics": {},
