@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -102,6 +104,35 @@ def test_F12_a_relay_that_was_taken_for_dead_comes_back_as_standby(  # noqa: N80
     first.wait_state("standby", timeout=PATIENCE)
     assert second.state() == "streaming"
     print(there.books(writer, consumer))
+
+
+def test_a_relay_is_no_standby_of_its_own_stuck_walsender(
+    pipeline: tuple[Pipeline, PostgresServer],
+) -> None:
+    """Nobody delivers then: it isn't ready, and says whose walsender that is. The server goes on as it was after."""
+    there, _ = pipeline
+    relay = there.start()
+    writer, consumer = there.writer(), there.consumer()
+    consumer.wait_ids(writer.write(5))
+    pid = there.slot_value("active_pid")
+    assert isinstance(pid, int)
+    seen: set[str | None] = set()
+
+    def named() -> bool:
+        seen.add(relay.state())
+        return f"pg_terminate_backend({pid})" in relay.text(200)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        late = writer.write(5)
+        eventually(named, PATIENCE, lambda: f"the stuck walsender named; states: {seen}")
+        assert there.slot_value("active_pid") == pid
+        assert relay.state() == "connecting"
+        assert "standby" not in seen
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    relay.wait_state("streaming", timeout=PATIENCE)
+    consumer.wait_ids(late)
 
 
 @pytest.mark.patient
