@@ -206,6 +206,8 @@ class Relay:
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             await publisher.start()
             await self._require_topics(publisher)
+            if admission.server.started != self._started:
+                self._walsender = None  # a server that was restarted may give its number to another's
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
             self._meet(admission)
