@@ -23,6 +23,7 @@ from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
+from tests.servers.shell import Running, Shell
 
 
 class Closing(Protocol):
@@ -251,6 +252,13 @@ def make_consumer() -> Iterator[Callable[..., Consumer]]:
             return _closed_by(stack, Consumer(bootstrap, *topics, **options))
 
         yield make
+
+
+@pytest.fixture
+def launched() -> Iterator[Callable[[Shell, str], Running]]:
+    """Launches commands in a person's shell, and ends them with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda shell, commands: _closed_by(stack, shell.launch(commands))
 
 
 def _closed_by(stack: contextlib.ExitStack, made: Closable) -> Closable:

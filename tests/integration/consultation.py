@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Composed, Identifier, Literal
+from psycopg.sql import Composed
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
@@ -96,18 +96,7 @@ def doctor(database: Database, kafka: Kafka, slot: str) -> Doctor:
 
 
 @pytest.fixture
-def relay_role(database: Database, slot: str) -> Iterator[str]:
-    """A role that may log in and replicate."""
-    database.server.execute(
-        SQL("create role {} login replication password {}").format(Identifier(slot), Literal(PASSWORD))
-    )
-    yield slot
-    database.server.execute(SQL("drop owned by {}").format(Identifier(slot)), dbname=database.name)
-    database.server.execute(SQL("drop role {}").format(Identifier(slot)))
-
-
-@pytest.fixture
-def as_relay(doctor: Doctor, relay_role: str) -> Doctor:
+def as_relay(doctor: Doctor, plain_role: str) -> Doctor:
     """Set up by an owner, and looked at as the relay's role."""
-    doctor.environment["CDC_OUTBOX_DSN"] = doctor.server.dsn(doctor.database, user=relay_role)
+    doctor.environment["CDC_OUTBOX_DSN"] = doctor.server.dsn(doctor.database, user=plain_role)
     return doctor.init("--create-table")

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from tests.integration.consultation import ROW, Doctor, as_relay, doctor, relay_role
+from tests.integration.consultation import ROW, Doctor, as_relay, doctor
+from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.security import USERS, client_settings
 
-__all__ = ["as_relay", "doctor", "relay_role"]
+__all__ = ["as_relay", "doctor", "plain_role"]
 
 
 def test_a_topic_for_all_rows(as_relay: Doctor, kafka: Kafka, topics: str) -> None:

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from tests.integration.consultation import NOWHERE, Doctor, as_relay, doctor, relay_role, worse
+from tests.integration.consultation import NOWHERE, Doctor, as_relay, doctor, worse
+from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["as_relay", "doctor", "relay_role"]
+__all__ = ["as_relay", "doctor", "plain_role"]
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 

@@ -8,10 +8,11 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from tests.integration.consultation import ROW, Doctor, as_relay, doctor, relay_role
+from tests.integration.consultation import ROW, Doctor, as_relay, doctor
+from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 
-__all__ = ["as_relay", "doctor", "relay_role"]
+__all__ = ["as_relay", "doctor", "plain_role"]
 
 
 GENERATED: LiteralString = (

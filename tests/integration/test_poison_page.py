@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,8 +16,7 @@ from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
-from tests.servers.relay import clean_environment
-from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
+from tests.servers.shell import FENCE, Running, Shell, blocks, shell_of_checkout
 from tests.servers.wait import eventually
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "get-past-a-poison-row.md").read_text()
@@ -60,24 +58,18 @@ class Stuck:
 
 @pytest.fixture
 def stuck(outbox: Database, slot: str, kafka: Kafka, tmp_path: Path) -> Iterator[Stuck]:
-    before, http = kafka.topics(), f"127.0.0.1:{free_port()}"
-    environment = clean_environment(
-        {
-            "PATH": path_of(Path(sys.prefix)),
-            "CDC_OUTBOX_DSN": outbox.dsn,
-            "CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap,
-            "CDC_OUTBOX_SLOT": slot,
-            "CDC_OUTBOX_LOG_FORMAT": "text",
-            "CDC_OUTBOX_HTTP": http,
-        }
+    http = f"127.0.0.1:{free_port()}"
+    shell = shell_of_checkout(
+        tmp_path,
+        CDC_OUTBOX_DSN=outbox.dsn,
+        CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap,
+        CDC_OUTBOX_SLOT=slot,
+        CDC_OUTBOX_LOG_FORMAT="text",
+        CDC_OUTBOX_HTTP=http,
     )
-    shell = Shell(tmp_path, environment)
     shell.run("cdc-outbox init")
-    yield Stuck(outbox, shell, kafka, http)
-    for topic in ("order", "order_items", "unsorted"):
-        name = f"outbox.event.{topic}"
-        if name not in before and name in kafka.topics():
-            kafka.delete_topic(name)
+    with kafka.without("outbox.event.order", "outbox.event.order_items", "outbox.event.unsorted"):
+        yield Stuck(outbox, shell, kafka, http)
 
 
 ILLEGAL = ("order items", "42", '{"items": 3}')
@@ -156,18 +148,3 @@ def test_blocking(stuck: Stuck, launched: Callable[[Shell, str], Running]) -> No
     eventually(blocked, 60, running.log.read_text)
     assert stuck.arrived() == ["before"]
     assert running.terminate() == 0
-
-
-@pytest.fixture
-def launched() -> Iterator[Callable[[Shell, str], Running]]:
-    """Launches commands in a shell, and ends them with the test."""
-    started: list[Running] = []
-
-    def start(shell: Shell, commands: str) -> Running:
-        started.append(shell.launch(commands))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.running:
-            each.process.kill()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -57,27 +58,25 @@ def shell(installed: tuple[Path, dict[str, str]]) -> Shell:
 
 
 @pytest.fixture
-def launch(shell: Shell) -> Iterator[Callable[[str], Running]]:
+def launch(shell: Shell, launched: Callable[[Shell, str], Running]) -> Callable[[str], Running]:
     """Launches commands in the shell, and ends them with the test."""
-    started: list[Running] = []
+    return partial(launched, shell)
 
-    def start(commands: str) -> Running:
-        started.append(shell.launch(commands))
-        return started[-1]
 
-    yield start
-    for each in started:
-        if each.process.running:
-            each.process.kill()
+@pytest.fixture
+def app(shell: Shell, make_postgres: Callable[..., PostgresServer], kafka: Kafka) -> PostgresServer:
+    """A server of the reader's own with the database `app`, which the shell's variables name, and the broker."""
+    server = make_postgres()
+    owner = server.create_database("app")
+    shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
+    return server
 
 
 @pytest.fixture
 def free_topic(kafka: Kafka) -> Iterator[str]:
     """The README's topic, removed afterwards if it wasn't there before."""
-    before = TOPIC in kafka.topics()
-    yield TOPIC
-    if not before and TOPIC in kafka.topics():
-        kafka.delete_topic(TOPIC)
+    with kafka.without(TOPIC):
+        yield TOPIC
 
 
 def test_each_block_is_marked_and_has_a_test():
@@ -152,18 +151,15 @@ def test_the_first_event_in_production(
 def test_leaving_a_polling_relay(
     shell: Shell,
     launch: Callable[[str], Running],
-    make_postgres: Callable[..., PostgresServer],
+    app: PostgresServer,
     kafka: Kafka,
     make_consumer: Callable[..., Consumer],
 ):
     """The old relay is a statement here; a real one is left in test_cut_over.py."""
-    server = make_postgres()
-    owner = server.create_database("app")
     topic = f"orders-{secrets.token_hex(4)}"
     kafka.create_topic(topic, 3)
     consumer = make_consumer(kafka.bootstrap, topic)
-    shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
-    with psycopg.connect(owner, autocommit=True) as connection:
+    with app.connect("app") as connection:
         connection.execute(
             "create table outbox (id bigserial primary key, aggregate_id text not null, topic text not null,"
             " payload jsonb, status text not null default 'pending', created_at timestamptz default now())"
@@ -194,25 +190,21 @@ def test_leaving_a_polling_relay(
 def test_a_table_of_ones_own(
     shell: Shell,
     launch: Callable[[str], Running],
-    make_postgres: Callable[..., PostgresServer],
+    app: PostgresServer,
     kafka: Kafka,
     make_consumer: Callable[..., Consumer],
 ):
-    server = make_postgres()
-    owner = server.create_database("app")
     kind = f"Placed{secrets.token_hex(4)}"
-    with psycopg.connect(owner, autocommit=True) as connection:
+    with app.connect("app") as connection:
         connection.execute("create schema shop")
         connection.execute(
             "create table shop.events (id bigserial primary key, event_type text, body json, noted_by text)"
         )
     kafka.create_topic(f"shop.{kind}", 3)
     consumer = make_consumer(kafka.bootstrap, f"shop.{kind}")
-    shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
-
     running = launch(BLOCKS["own-table"])
-    running.wait(lambda: server.value("select bool_or(active) from pg_replication_slots"))
-    with psycopg.connect(owner, autocommit=True) as connection:
+    running.wait(lambda: app.value("select bool_or(active) from pg_replication_slots"))
+    with app.connect("app") as connection:
         connection.execute(
             "insert into shop.events (event_type, body) values (%s, %s)", (kind, '{"order_id":  7}')
         )

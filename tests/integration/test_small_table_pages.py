@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
 from tests.servers.postgres import PASSWORD
-from tests.servers.relay import clean_environment
-from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
+from tests.servers.shell import FENCE, Running, Shell, blocks, shell_of_checkout
 from tests.servers.wait import eventually
 
 PAGES = {
@@ -67,23 +65,18 @@ class Place:
 
 @pytest.fixture
 def place(outbox: Database, slot: str, kafka: Kafka, tmp_path: Path) -> Iterator[Place]:
-    before = kafka.topics()
-    environment = clean_environment(
-        {
-            "PATH": path_of(Path(sys.prefix)),
-            "CDC_OUTBOX_DSN": outbox.dsn,
-            "OWNER_DSN": outbox.dsn,
-            "CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap,
-            "CDC_OUTBOX_LOG_FORMAT": "text",
-            "CDC_OUTBOX_HTTP": "off",
-            "CDC_OUTBOX_SLOT": slot,
-        }
+    shell = shell_of_checkout(
+        tmp_path,
+        CDC_OUTBOX_DSN=outbox.dsn,
+        OWNER_DSN=outbox.dsn,
+        CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap,
+        CDC_OUTBOX_LOG_FORMAT="text",
+        CDC_OUTBOX_HTTP="off",
+        CDC_OUTBOX_SLOT=slot,
     )
-    shell = Shell(tmp_path, environment)
     shell.run("cdc-outbox init")
-    yield Place(outbox, shell, kafka)
-    if TOPIC not in before and TOPIC in kafka.topics():
-        kafka.delete_topic(TOPIC)
+    with kafka.without(TOPIC):
+        yield Place(outbox, shell, kafka)
 
 
 def test_cleaning_up_and_finding(place: Place, slot: str, launched: Callable[[Shell, str], Running]) -> None:
@@ -149,18 +142,3 @@ def test_partitions(place: Place) -> None:
     finally:
         running.terminate()
     assert place.sql("select to_regclass('old') is null") == "True"
-
-
-@pytest.fixture
-def launched() -> Iterator[Callable[[Shell, str], Running]]:
-    """Launches commands in a shell, and ends them with the test."""
-    started: list[Running] = []
-
-    def start(shell: Shell, commands: str) -> Running:
-        started.append(shell.launch(commands))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.running:
-            each.process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
-from tests.servers.relay import clean_environment
-from tests.servers.shell import Shell, blocks, path_of
+from tests.servers.shell import Shell, blocks, shell_of_checkout
 from tests.servers.wait import eventually
 
 TRIAL = blocks((CHECKOUT / "docs" / "how-to" / "try-beside-the-old-relay.md").read_text())
@@ -29,18 +27,13 @@ REPLAY = blocks((CHECKOUT / "docs" / "how-to" / "replay.md").read_text())
 @pytest.fixture
 def shell_at(slot: str, kafka: Kafka, tmp_path: Path) -> Callable[[Database], Shell]:
     def at(database: Database) -> Shell:
-        return Shell(
+        return shell_of_checkout(
             tmp_path,
-            clean_environment(
-                {
-                    "PATH": path_of(Path(sys.prefix)),
-                    "CDC_OUTBOX_DSN": database.dsn,
-                    "CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap,
-                    "CDC_OUTBOX_SLOT": slot,
-                    "CDC_OUTBOX_LOG_FORMAT": "text",
-                    "CDC_OUTBOX_HTTP": f"127.0.0.1:{free_port()}",
-                }
-            ),
+            CDC_OUTBOX_DSN=database.dsn,
+            CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap,
+            CDC_OUTBOX_SLOT=slot,
+            CDC_OUTBOX_LOG_FORMAT="text",
+            CDC_OUTBOX_HTTP=f"127.0.0.1:{free_port()}",
         )
 
     return at
@@ -79,7 +72,6 @@ def test_the_trial(
 
 def test_the_replay(outbox: Database, kafka: Kafka, shell_at: Callable[[Database], Shell]) -> None:
     assert list(REPLAY) == ["look", "replay", "beside"]
-    before = kafka.topics()
     topic = "outbox.event.order"
     shell = shell_at(outbox)
     shell.run("cdc-outbox init")
@@ -91,7 +83,7 @@ def test_the_replay(outbox: Database, kafka: Kafka, shell_at: Callable[[Database
             if record.header("cdc.source") == "replay" and record.id in ids
         ]
 
-    try:
+    with kafka.without(topic):
         with psycopg.connect(outbox.dsn) as connection:
             rows = connection.execute(
                 "insert into outbox (aggregate_type, aggregate_id, event_type, created_at) select 'order',"
@@ -119,6 +111,3 @@ def test_the_replay(outbox: Database, kafka: Kafka, shell_at: Callable[[Database
         eventually(beside, 60, relay.log.read_text)
         assert relay.terminate() == 0
         assert again() == ["type-4", "type-4"]
-    finally:
-        if topic not in before and topic in kafka.topics():
-            kafka.delete_topic(topic)

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,6 +190,16 @@ class Kafka:
         admin = self.admin()
         _done(admin.delete_topics([name], operation_timeout=20))
         eventually(lambda: name not in self.topics(), 20, f"topic {name} gone")
+
+    @contextlib.contextmanager
+    def without(self, *names: str) -> Iterator[None]:
+        """Remove topics of these names, which a document chose, at the end of the block if they came within it."""
+        before = self.topics()
+        try:
+            yield
+        finally:
+            for name in self.topics().keys() & set(names) - before.keys():
+                self.delete_topic(name)
 
     def topics(self) -> dict[str, int]:
         """The topics, without Kafka's own, with their number of partitions."""

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from shlex import quote
 
 from tests.servers.guardian import descendants
 from tests.servers.process import Process
+from tests.servers.relay import clean_environment
 from tests.servers.wait import eventually
 
 FENCE = re.compile(r"^(?:<!-- run: ([a-z-]+) -->\n)?```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -94,6 +96,16 @@ class Running:
         for pid in family - {self.process.pid} or family:
             os.kill(pid, signal.SIGTERM)
         return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        if self.process.running:
+            self.process.kill()
+
+
+def shell_of_checkout(home: Path, **variables: str) -> Shell:
+    """A shell in `home` that finds the command of this checkout, and has no settings but these variables."""
+    return Shell(home, clean_environment({"PATH": path_of(Path(sys.prefix)), **variables}))
 
 
 def path_of(venv: Path) -> str:
