@@ -164,9 +164,9 @@ def test_a_slot_that_the_server_gives_up_when_idle(make_postgres: Callable[..., 
     examined = Examined(server, "postgres", "idle_slot").init()
 
     def warned() -> bool:
-        return examined.look().status == "critical"
+        return bool(examined.run().returncode == 2)
 
-    eventually(warned, 60, lambda: examined.look().text)
+    eventually(warned, 60, lambda: examined.run().stdout)
     seen = examined.look()
     assert seen.document["forecast"]["basis"] == "idle_replication_slot_timeout"
     assert "by idle_replication_slot_timeout" in seen.headline or "at any moment" in seen.headline
