@@ -33,6 +33,7 @@ from tests.servers.ledger import (
 )
 from tests.servers.postgres import Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
+from tests.servers.relay import run_command
 from tests.servers.security import client_settings
 from tests.servers.wait import eventually
 
@@ -156,7 +157,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.process import workspace
 server = PostgresServer().start()
 server.pause()
-print(server.pid, workspace(), flush=True)
+print(server.pid, workspace(), server.home.parent, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -166,9 +167,55 @@ def test_nothing_outlives_tests_that_were_killed() -> None:
         [sys.executable, "-c", ABANDON], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert abandoned.returncode == -signal.SIGKILL, abandoned.stderr
-    pid, workspace = abandoned.stdout.split()
+    pid, *directories = abandoned.stdout.split()
     eventually(lambda: not descendants({int(pid)}), 10, "the frozen server to be killed")
-    eventually(lambda: not Path(workspace).exists(), 10, "its directory to be removed")
+    eventually(
+        lambda: not any(Path(each).exists() for each in directories), 10, "its directories to be removed"
+    )
+
+
+def shared_memory() -> set[str]:
+    """The pieces that a server of ours takes (System V)."""
+    table = Path("/proc/sysvipc/shm")
+    return {line.split()[1] for line in table.read_text().splitlines()[1:]} if table.exists() else set()
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "frozen"])
+def test_a_server_that_is_closed_leaves_no_shared_memory(paused: bool) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        key = server.data.joinpath("postmaster.pid").read_text().splitlines()[6].split()[1]
+        if paused:
+            server.pause()
+    finally:
+        server.close()
+    assert key not in shared_memory()
+    assert not server.home.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("config", "show"), ("start", "--http", "nonsense"), ("nonsense",)]
+)
+def test_a_warm_command_ends_as_a_fresh_one_does(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    environment = {"CDC_OUTBOX_LOG_FORMAT": "text", "CDC_OUTBOX_SLOT": "from_environment"}
+    warm, fresh = (
+        run_command(*arguments, env={**environment, **more}, cwd=tmp_path)
+        for more in ({}, {"PYTHONUTF8": "1"})
+    )
+    assert warm.returncode == fresh.returncode
+    assert warm.stdout == fresh.stdout
+    assert warm.stderr.split()[1:] == fresh.stderr.split()[1:]  # but for the time
+    assert warm.stdout or warm.stderr
+
+
+def test_a_warm_command_ends_when_patience_does(postgres: Postgres, outbox: Database, slot: str) -> None:
+    environment = {"CDC_OUTBOX_DSN": outbox.dsn}
+    assert run_command("init", "--slot", slot, env=environment).returncode == 0
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command("health", "--watch", "--json", "--slot", slot, env=environment, timeout=2)
+    watching = "select count(*) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+    eventually(lambda: postgres.value(watching, (outbox.name,)) == 0, 10, "its connection to end")
 
 
 def test_the_writer_knows_what_committed_through_crashes_and_cuts(

@@ -66,9 +66,20 @@ def workspace() -> Path:
     return path
 
 
+@cache
+def _ground() -> Path:
+    named = os.environ.get("CDC_OUTBOX_TEST_DATA")
+    if not named:
+        return workspace()
+    path = Path(tempfile.mkdtemp(prefix="cdc-outbox-", dir=named))
+    path.chmod(0o711)
+    _order(f"d{path}")
+    return path
+
+
 def directory(prefix: str, owner: pwd.struct_passwd | None = None) -> Path:
-    """A new directory in the workspace, private to `owner`."""
-    path = Path(tempfile.mkdtemp(prefix=prefix, dir=workspace()))
+    """A new directory, private to `owner`, where the servers keep their data; removed at the session's end."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=_ground()))
     if owner is not None:
         os.chown(path, owner.pw_uid, owner.pw_gid)
     return path
@@ -206,16 +217,20 @@ class Process:
         eventually(lambda: not _alive(family), 30, f"{self.popen.args!r} dead with all its children")
 
 
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _alive(pids: set[int]) -> bool:
-    for pid in pids:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            continue
-        # A zombie that init hasn't collected yet answers too, but holds nothing any more.
-        state = subprocess.run(
-            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
-        if state and not state.startswith("Z"):
-            return True
-    return False
+    left = [str(pid) for pid in pids if _is_there(pid)]
+    if not left:
+        return False
+    # A zombie that init hasn't collected yet is there too, but holds nothing any more.
+    states = subprocess.run(
+        ["ps", "-o", "stat=", "-p", ",".join(left)], capture_output=True, text=True, check=False
+    ).stdout
+    return any(not state.startswith("Z") for state in states.split())

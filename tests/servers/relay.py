@@ -18,11 +18,13 @@ from typing import IO, Any
 from tests.servers.cache import CHECKOUT
 from tests.servers.process import Process, free_port
 from tests.servers.wait import eventually
+from tests.servers.warm import run_warm
 
 LogRecord = dict[str, Any]
 
 # What a developer's own shell may hold must not reach the relay under test.
 _FOREIGN = ("CDC_OUTBOX_", "PG", "KAFKA_", "DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
+_OF_PYTHON = ("PYTHON", "LC_", "LANG")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -40,13 +42,19 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run_command(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Run `cdc-outbox ARGUMENTS` to its end; exit code, stdout and stderr as text."""
+    """Run `cdc-outbox ARGUMENTS` to its end; exit code, stdout and stderr as text.
+
+    With variables that Python reads at its start in `env`, in an interpreter of its own, else in a warm one.
+    """
+    environment = clean_environment(env)
+    if not any(name.startswith(_OF_PYTHON) for name in env or ()):
+        return run_warm(arguments, env=environment, cwd=cwd, timeout=timeout)
     return subprocess.run(
         [sys.executable, "-m", "cdc_outbox", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=clean_environment(env),
+        env=environment,
         cwd=cwd,
         timeout=timeout,
         check=False,
