@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 MINUTES ?= 10
 RATE ?= 2000
 
@@ -24,7 +24,14 @@ $(BIN)/.ready: pyproject.toml
 demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash
 	$(BIN)/cdc-outbox demo
 
-test: lint types test-unit test-browser test-integration chaos ## everything that CI checks, on real servers
+# Tests of browser and servers mostly wait, so three workers keep two cores busy; lint, types and units need a core each.
+SPREAD = -n $(WORKERS) --dist loadgroup
+TOGETHER = --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+
+test: setup $(BIN)/.servers ## everything that CI checks, on real servers
+	$(MAKE) $(TOGETHER) lint types test-unit
+	$(BIN)/pytest tests/browser tests/integration $(SPREAD)
+	$(BIN)/pytest tests/chaos
 
 lint: setup ## style, formatting, and the walls between the rooms
 	$(BIN)/ruff check
@@ -48,7 +55,7 @@ $(BIN)/.servers: $(BIN)/.ready
 	touch $@
 
 test-integration: setup $(BIN)/.servers ## against real PostgreSQL 15 to 18 and Kafka 4
-	$(BIN)/pytest tests/integration -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest tests/integration $(SPREAD)
 
 chaos: setup $(BIN)/.servers ## a minute of kills, freezes and cuts under load
 	$(BIN)/pytest tests/chaos
