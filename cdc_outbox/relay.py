@@ -151,9 +151,12 @@ class Relay:
 
     @property
     def _owes(self) -> bool:
-        """Whether Kafka has confirmed to us what PostgreSQL would send again, and no other relay has it now."""
+        """Whether Kafka has confirmed to us what PostgreSQL would send again, and it can be confirmed there.
+
+        Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
+        """
         behind = self._deliveries.until >= self._memory.proven
-        return behind and self._deliveries.until > 0 and self.status.state is not State.STANDBY
+        return behind and self._deliveries.until > 0 and self.status.state not in (State.STANDBY, State.HELD)
 
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
