@@ -228,6 +228,7 @@ class Relay:
                 intake,
                 interval=settings.postgres.guard_interval,
                 target=await self._catch_up_to(admission),
+                proves=not self._stop.is_set(),
                 tally=tally,
                 marks=self._marks,
             )

@@ -65,7 +65,11 @@ CONTROL_PAUSE: Final = 0.5
 
 
 class Settlement:
-    """The rounds of one session. `target`: being confirmed up to there is being caught up."""
+    """The rounds of one session.
+
+    `target`: being confirmed up to there is being caught up. `proves`: so is that the witness proves it, for then the
+    relay ends, and nobody writes a proof that is one round late.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Settlement:
         *,
         interval: float,
         target: LSN | None = None,
+        proves: bool = False,
         tally: Tally | None = None,
         marks: Marks | None = None,
     ) -> None:
@@ -89,6 +94,7 @@ class Settlement:
         self._target = target
         self._guarded = admission.guarded(stream)
         known = admission.witness if isinstance(admission.witness, Witness) else None
+        self._to_prove = proves and target is not None and known is not None
         self._proven = ProvenSnapshot(known.snapshot if known else None)
         self._written = self._proven.horizon
         self._owed: int | None = None
@@ -103,13 +109,21 @@ class Settlement:
         due = now() + min(FIRST, self._interval)
         while True:
             await self._pause(due)
-            due = now() + self._interval
+            began = now()
             # A round isn't cut in the middle: `finish` awaits its end, and `close` cuts what is left of it.
             self._current = asyncio.create_task(self._settle_with_control(), name="settlement round")
             await asyncio.shield(self._current)
-            marked = self._marks is None or self._marks.done
-            if self._target is not None and self._settled >= self._target and marked:
-                caught_up.set()
+            due = began + self._interval
+            if self._target is not None and self._settled >= self._target:
+                if self._to_prove:
+                    due = began + min(FIRST, self._interval)
+                elif self._is_marked:
+                    caught_up.set()
+
+    @property
+    def _is_marked(self) -> bool:
+        """Whether no row is to be marked any more, as far as is known."""
+        return self._marks is None or self._marks.done
 
     async def _pause(self, due: float) -> None:
         """Wait for the next round. What others ask meanwhile puts it off, for we ask little altogether."""
@@ -175,7 +189,8 @@ class Settlement:
         raise error
 
     async def _settle(self, *, everything: bool) -> None:
-        position, first = self._ledger.confirmable, self._tally.first
+        position, first = max(self._ledger.confirmable, self._settled), self._tally.first
+        is_marked = self._is_marked
         marked = self._marks.marked if self._marks is not None else 0
         report = await self._look()
         await self._heed(report)
@@ -187,22 +202,28 @@ class Settlement:
         if self._owed is None or marked > self._marked:
             self._owed, self._marked = unended(report.snapshot), marked
         proves = self._written < min(self._owed, self._proven.horizon)
-        if position > self._settled and (
-            everything
-            or self._target is not None
-            or rows
-            or proves
-            or position.bytes_since(self._settled) >= IDLE_STEP
+        # The row itself moves the end of the WAL on, so that the stream gets to where the snapshot was taken.
+        last = self._to_prove and self._target is not None and position >= self._target
+        if last or (
+            position > self._settled
+            and (
+                everything
+                or self._target is not None
+                or rows
+                or proves
+                or position.bytes_since(self._settled) >= IDLE_STEP
+            )
         ):
             await self._admission.advance(position, snapshot)
             self._settled, self._written = position, self._proven.horizon
+            self._to_prove = self._to_prove and not (last and self._proven.final)
             if rows:
                 self._owed = unended(report.snapshot)
             if self._stream.confirm(position):
                 self._stream.send_status()
             if first is not None:
                 self._tell_first(*first, position)
-        self._proven.offer(report.snapshot, report.publication.insert_lsn)
+        self._proven.offer(report.snapshot, report.publication.insert_lsn, final=is_marked)
         if self._marks is not None:
             self._marks.confirmed(self._settled)
             self._marks.proven(position, report.snapshot, report.publication.insert_lsn)

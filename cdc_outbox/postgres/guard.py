@@ -243,17 +243,22 @@ class ProvenSnapshot:
 
     def __init__(self, proven: str | None = None) -> None:
         self.proven = proven
-        self._offered: tuple[str, LSN] | None = None
+        self.final = False
+        """Whether it was offered as final here, and is no older one that was known before."""
+        self._offered: tuple[str, LSN, bool] | None = None
 
-    def offer(self, snapshot: str, lsn: LSN | None) -> None:
-        """Propose a snapshot (pg_snapshot as text) and an LSN that was read in a later statement."""
+    def offer(self, snapshot: str, lsn: LSN | None, *, final: bool = True) -> None:
+        """Propose a snapshot (pg_snapshot as text) and an LSN that was read in a later statement.
+
+        `final`: nothing was to be done any more to the rows that it shows.
+        """
         if self._offered is None and lsn is not None:
-            self._offered = (snapshot, lsn)
+            self._offered = (snapshot, lsn, final)
 
     def advance(self, position: LSN) -> str | None:
         """The newest proven snapshot, when everything up to `position` has been delivered."""
         if self._offered is not None and position >= self._offered[1]:
-            self.proven = self._offered[0]
+            self.proven, _, self.final = self._offered
             self._offered = None
         return self.proven
 

@@ -19,7 +19,7 @@ from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.integration.test_peek import lines_of
 from tests.servers.kafka import Kafka
-from tests.servers.postgres import Postgres
+from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.relay import RelayProcess, run_command
 
 LONGEST = 63
@@ -65,8 +65,12 @@ def test_a_name_and_a_value_beside_parameters_are_what_they_are(postgres: Postgr
 
 
 @pytest.fixture
-def odd(database: Database) -> Database:
-    """A polling relay's table, all of whose names are odd."""
+def odd(own_postgres: PostgresServer) -> Database:
+    """A polling relay's table, all of whose names are odd.
+
+    On a server of its own: what is open in any database, however shortly, keeps the last row from being proven.
+    """
+    database = Database(own_postgres, "postgres")
     names = [Identifier(each) for each in (ID, TYPE, KEY, TOPIC, PAYLOAD, STATUS, CREATED)]
     with psycopg.connect(database.dsn) as connection:
         connection.execute(SQL("create schema {}").format(Identifier(TABLE.schema)))

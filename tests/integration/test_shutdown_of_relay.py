@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from typing import Final, LiteralString
 
 import pytest
 
@@ -18,6 +19,12 @@ from tests.servers.ledger import create_outbox, verify
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import eventually
+
+PROVEN: Final[LiteralString] = """
+select pg_snapshot_xmax(w.snapshot)::text::int8 > (select max(o.xmin::text::int8) from outbox o)
+  from cdc_outbox_witness w where w.slot = %s
+"""
+"""Whether the snapshot of the witness row is from after the last row: what it can't prove, others keep it from."""
 
 
 def test_a_stop_after_a_burst_sends_nothing_twice(
@@ -169,7 +176,10 @@ def test_a_standby_stops_at_once(
 def test_caught_up_is_an_end_too(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    """`--until-caught-up` exits 0 once all that was committed before is confirmed, and sends nothing twice."""
+    """`--until-caught-up` exits 0 once all that was committed before is confirmed, and sends nothing twice.
+
+    By then the witness proves it, as far as other transactions let it: nobody would do so afterwards.
+    """
     pipeline = make_pipeline(outbox, kafka).prepare(3).init()
     writer = pipeline.writer()
     for _ in range(2):
@@ -178,6 +188,7 @@ def test_caught_up_is_an_end_too(
         relay = pipeline.start("--until-caught-up", state=None)
         assert relay.wait(60) == 0
         assert pipeline.confirmed() >= end
+        assert pipeline.value(PROVEN, (pipeline.slot,)), pipeline.witness()
     idle = pipeline.start("--until-caught-up", state=None)
     assert idle.wait(60) == 0
     assert verify(writer.stop(), pipeline.read()).duplicates == ()

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.settlement import PUT_OFF, QUERIES, Settlement
 
 INTERVAL = 0.05
@@ -56,7 +59,7 @@ def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
     admission: Any = SimpleNamespace(
         guarded=lambda _: None, witness=None, position=LSN(end), advance=advance, note=mock.AsyncMock()
     )
-    marks: Any = SimpleNamespace(marked=0, confirmed=mock.Mock(), proven=mock.Mock())
+    marks: Any = SimpleNamespace(done=True, marked=0, confirmed=mock.Mock(), proven=mock.Mock())
     ledger: Any = SimpleNamespace(confirmable=LSN(end))
     stream: Any = mock.Mock()
     intake: Any = SimpleNamespace(latest=LSN(0))
@@ -86,3 +89,99 @@ def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
         marks.marked += 1
         asyncio.run(rounds())
     assert proven[written:] == ["101:101:"]
+
+
+class Idle:
+    """A server on which only the witness row is written; the stream follows it `late` rounds later.
+
+    `proven`: what each row that was written says, and whether the relay was caught up by then.
+    """
+
+    def __init__(self, *, begins: int, end: int, late: int) -> None:
+        self.end = end
+        self.late = late
+        self.looks = 0
+        self.caught_up = asyncio.Event()
+        self.proven: list[tuple[int, str | None, bool]] = []
+        self.ledger = SimpleNamespace(confirmable=LSN(end))
+        lost = SimpleNamespace(lost=asyncio.get_running_loop().create_future(), asked=0)
+        row = Witness("outbox_slot", "1", 1, LSN(begins), snapshot="90:90:")
+        self.admission: Any = SimpleNamespace(
+            control=lost, guarded=lambda _: None, witness=row, position=LSN(begins), advance=self._advance
+        )
+
+    async def _advance(self, position: LSN, snapshot: str | None) -> None:
+        self.proven.append((int(position), snapshot, self.caught_up.is_set()))
+        self.end += 100
+
+    async def look(self) -> Any:
+        self.looks += 1
+        at = 100 + self.looks
+        report = SimpleNamespace(
+            snapshot=f"{at}:{at}:", publication=SimpleNamespace(insert_lsn=LSN(self.end))
+        )
+        if self.looks > self.late:
+            self.ledger.confirmable = LSN(self.end)
+        return report
+
+    async def until_caught_up(self, target: int, *, proves: bool = True, marks: Any = None) -> None:
+        any_: Any = mock.Mock(latest=LSN(target))
+        ledger: Any = self.ledger
+        settlement = Settlement(
+            self.admission,
+            any_,
+            ledger,
+            any_,
+            interval=INTERVAL,
+            target=LSN(target),
+            proves=proves,
+            marks=marks,
+        )
+        with (
+            mock.patch.object(settlement, "_look", self.look),
+            mock.patch.object(settlement, "_heed", mock.AsyncMock()),
+        ):
+            running = asyncio.create_task(settlement.run(self.caught_up))
+            await asyncio.wait_for(self.caught_up.wait(), 10)
+            await settlement.finish(within=1)
+            running.cancel()
+            await asyncio.wait({running})
+            await settlement.close()
+
+
+@pytest.mark.parametrize("late", [1, 3])
+@pytest.mark.parametrize("begins", [900, 1000], ids=["rows came", "nothing came"])
+def test_who_is_caught_up_has_written_the_proof_of_the_last_rows(begins: int, late: int) -> None:
+    """The relay ends then: a proof that would be written a round later is never written."""
+
+    async def scene() -> Idle:
+        idle = Idle(begins=begins, end=1000, late=late)
+        await idle.until_caught_up(1000)
+        return idle
+
+    idle = asyncio.run(scene())
+    before = [snapshot for _, snapshot, was_caught_up in idle.proven if not was_caught_up]
+    assert before[-1] == "101:101:", "of this session, and taken after the target was known"
+    assert [position for position, _, _ in idle.proven] == sorted(position for position, _, _ in idle.proven)
+
+
+def test_what_is_marked_meanwhile_wants_a_proof_from_after_it() -> None:
+    async def scene() -> Idle:
+        idle = Idle(begins=900, end=1000, late=1)
+        marks: Any = mock.Mock(marked=0)
+        type(marks).done = mock.PropertyMock(side_effect=lambda: idle.looks > 2)
+        await idle.until_caught_up(1000, marks=marks)
+        return idle
+
+    before = [snapshot for _, snapshot, caught_up in asyncio.run(scene()).proven if not caught_up]
+    assert before[-1] is not None
+    assert int(before[-1].split(":")[0]) > 102
+
+
+def test_a_stop_waits_for_no_proof() -> None:
+    async def scene() -> Idle:
+        idle = Idle(begins=900, end=1000, late=5)
+        await idle.until_caught_up(1000, proves=False)
+        return idle
+
+    assert asyncio.run(scene()).looks <= 2
