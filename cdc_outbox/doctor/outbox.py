@@ -17,8 +17,10 @@ from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
 from cdc_outbox.repair.cleanup import aged, old
+from cdc_outbox.table.compiler import NO_TYPE
 from cdc_outbox.table.doubt import remedy
 from cdc_outbox.table.mapping import Mapping
+from cdc_outbox.table.recognise import plain
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
@@ -51,8 +53,9 @@ select a.attname::text
 """
 
 _STATES: Final = frozenset(
-    {"status", "state", "sent", "published", "processed", "sent_at", "published_at", "processed_at"}
+    {"status", "state", "sent", "published", "processed", "sentat", "publishedat", "processedat"}
 )
+"""Names of columns that a mark writes; each name `plain`."""
 
 
 @dataclass(slots=True)
@@ -138,7 +141,13 @@ async def _plan(
             publication.whole(settings.postgres.publication, table),
         )
     else:
-        findings.ok("mapping", f"{table}: {_in_short(plan)}")
+        typeless = NO_TYPE in plan.summary
+        findings.ok(
+            "mapping",
+            f"{table}: {_in_short(plan)}"
+            + (f"; {NO_TYPE}, for no column is recognised as type" if typeless else ""),
+            "if the table has one, name it: --column type=NAME" if typeless else None,
+        )
     return plan
 
 
@@ -179,9 +188,7 @@ async def _partitioning(conn: Connection, findings: Findings, plan: Plan, within
         for (name,) in await execute(conn, _PARTITIONED_BY, (table.schema, table.name), within=within)
     ]
     sent = plan.bookkeeping.sent
-    moving = [
-        name for name in by if name.lower() in _STATES or (sent is not None and name == sent.field.name)
-    ]
+    moving = [name for name in by if plain(name) in _STATES or (sent is not None and name == sent.field.name)]
     if moving:
         findings.warn(
             "partitioning",

@@ -13,7 +13,7 @@ from psycopg import sql
 from cdc_outbox import ddl
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table import profiles, sent
-from cdc_outbox.table.recognise import NAMES, plain
+from cdc_outbox.table.recognise import NAMES, bare, plain
 from cdc_outbox.table.values import TEXT, TIMESTAMPTZ, Field, field
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _names(settings: OutboxSettings, table: TableName) -> tuple[list[str], list[
     status, time = settings.status.column, settings.columns.get("sent_at")
     named = [name.strip() for each in (status, time) if each is not None for name in each.split(",")]
     return (
-        sorted({plain(name) for name in (*(mark.field.name for mark in book.marks), *named)}),
-        sorted({plain(name) for name in (*deciding, *settings.only)}),
+        sorted({plain(bare(name)) for name in (*(mark.field.name for mark in book.marks), *named)}),
+        sorted({plain(bare(name)) for name in (*deciding, *settings.only)}),
     )
 
 

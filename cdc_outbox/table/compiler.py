@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DEFAULT_TOPIC: Final = "outbox.event."
 """The prefix of the topic where only an aggregate type is known."""
 
+NO_TYPE: Final = "no header type"
+"""What stands in a plan's summary where events go without their type, in a table that isn't a library's."""
+
 
 class Compiler:
     """One relation and the settings, on the way to a plan."""
@@ -66,6 +69,9 @@ class Compiler:
         type_ = self.roles.take("type")
         version = self.version()
         placed = self.placed(identity, type_)
+        static = self.static(type_, version, placed)
+        if type_ is None and self.roles.profile is None and "type" not in dict(static):
+            self.roles.summary[NO_TYPE] = ("", "no column is recognised: --column type=NAME")
         layout = Layout(
             table=self.table,
             slot=self.slot,
@@ -80,7 +86,7 @@ class Compiler:
             partition=self.roles.take("partition", needed=True),
             placed=placed,
             members=self.members(version, placed),
-            static=self.static(type_, version, placed),
+            static=static,
             provenance=settings.provenance,
             source=self.source,
             roles=self.roles.needed | self.roles.optional,
@@ -261,7 +267,7 @@ class Compiler:
         due = (
             sent.due(self.shape.find)
             if self.roles.profile is None
-            else sent.due(self.shape.find_plain, self.roles.profile.due)
+            else sent.due(self.shape.find, self.roles.profile.due)
         )
         if due is not None and self.settings.scheduled == "error":
             self.roles.claim("due", due, needed=False)

@@ -292,7 +292,7 @@ def choose(setting: str, table: TableName, shape: Shape) -> Profile | None:
 
 def bookkeeping(profile: Profile | None, shape: Shape) -> Bookkeeping:
     """What the table knows of its rows."""
-    return sent.usual(shape.find) if profile is None else profile.bookkeeping(shape.find_plain)
+    return (sent.usual if profile is None else profile.bookkeeping)(shape.find)
 
 
 def _fits(profile: Profile, table: TableName, has: set[str]) -> bool:

@@ -95,7 +95,7 @@ class Roles:
         if self.profile is None:
             field = self.shape.recognise(role)
             return None if field is None else (field, "recognised")
-        found = (self.shape.find_plain(each) for each in self.profile.columns.get(role, ()))
+        found = (self.shape.find(each, role) for each in self.profile.columns.get(role, ()))
         field = next((each for each in found if each is not None), None)
         return None if field is None else (field, f"profile {self.profile.name}")
 

@@ -131,7 +131,7 @@ class Words:
 
 
 Find = Callable[[str], Field | None]
-"""A table's column by its name, whatever the case."""
+"""A table's column by its name, whatever case and underscores."""
 
 
 def usual(find: Find) -> Bookkeeping:

@@ -416,5 +416,6 @@ def test_a_fixed_topic_is_told_apart_from_a_column():
 def test_the_mapping_in_one_line():
     assert Mapped(TABLE_C, key="none").plan.describe() == (
         "id from id (recognised); topic from topic (recognised); key none (configured); "
-        "payload from payload (recognised); sent from sent_at (recognised); ignored: nothing"
+        "payload from payload (recognised); no header type (no column is recognised: --column type=NAME); "
+        "sent from sent_at (recognised); ignored: nothing"
     )

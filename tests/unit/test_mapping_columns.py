@@ -18,12 +18,14 @@ from tests.unit.mapped import (
     ENUM,
     EVENT,
     INT4,
+    INT8,
     JSONB,
     NUMERIC,
     TABLE_A,
     TABLE_B,
     TABLE_C,
     TEXT,
+    TIMESTAMPTZ,
     UUID,
     Mapped,
     relation,
@@ -34,8 +36,9 @@ EVERY = [(role, name) for role, names in NAMES.items() for name in names]
 
 
 @pytest.mark.parametrize(("role", "name"), EVERY)
-def test_every_usual_name_is_recognised_whatever_its_case(role: str, name: str):
-    for spelled in (name, name.upper(), name.title()):
+def test_every_usual_name_is_recognised_whatever_its_case_and_underscores(role: str, name: str):
+    camel = name.title().replace("_", "")
+    for spelled in (name, name.upper(), name.title(), camel, camel[0].lower() + camel[1:], f"_{name}"):
         field = Shape(relation({"x": TEXT, spelled: JSONB}).columns).recognise(role)
         assert field is not None
         assert (field.name, field.at) == (spelled, 1)
@@ -143,15 +146,75 @@ def test_what_settings_and_table_cannot_answer(
     assert "\n" not in str(caught.value) + caught.value.next
 
 
-@pytest.mark.parametrize("find", ["recognise", "find"])
-def test_columns_that_differ_only_by_case_are_refused_unless_one_is_meant(find: str):
-    shape = Shape(relation({"Payload": TEXT, "PAYLOAD": TEXT}).columns)
-    with pytest.raises(Ambiguous, match='"Payload" and "PAYLOAD" differ only by case') as caught:
-        getattr(shape, find)("payload")
-    assert "--column payload=Payload" in caught.value.next
-    assert shape.find("PAYLOAD").at == 1  # type: ignore[union-attr]
-    exact = Shape(relation({"Payload": TEXT, "PAYLOAD": TEXT, "payload": TEXT}).columns)
-    assert getattr(exact, find)("payload").at == 2
+CAMEL = {
+    "id": INT8,
+    "eventId": UUID,
+    "aggregateType": TEXT,
+    "aggregateId": TEXT,
+    "eventType": TEXT,
+    "eventVersion": INT4,
+    "payload": JSONB,
+    "createdAt": TIMESTAMPTZ,
+    "nextRunAt": TIMESTAMPTZ,
+    "sentAt": TIMESTAMPTZ,
+}
+
+
+def test_a_table_of_camel_case_is_read_as_one_with_underscores():
+    mapped = Mapped(CAMEL)
+    row = {"id": "7", "eventId": EVENT["id"], "aggregateType": "order", "aggregateId": "17", "payload": "{}"}
+    topic, _, key, value, _, headers = mapped.encode(**row, eventType="OrderPlaced", eventVersion="2")
+    assert (topic, key, value) == ("outbox.event.order", b"17", b"{}")
+    assert headers == [("id", EVENT["id"].encode()), ("type", b"OrderPlaced"), ("version", b"2")]
+    plan = mapped.plan
+    assert plan.optional["created_at"].name == "createdAt"
+    assert plan.optional["due"].name == "nextRunAt"
+    assert plan.bookkeeping.sent is not None
+    assert plan.bookkeeping.sent.field.name == "sentAt"
+    assert plan.ignored == ("id",)
+    assert "no header type" not in plan.describe()
+
+
+def test_a_table_whose_events_have_no_type_says_so_unless_it_is_a_fixed_one():
+    untyped = {name: oid for name, oid in DEFAULT.items() if name != "event_type"}
+    assert "no header type (no column is recognised: --column type=NAME)" in Mapped(untyped).plan.describe()
+    assert "no header type" not in Mapped(untyped, static_headers=(("type", "Placed"),)).plan.describe()
+
+
+def test_a_column_may_be_named_in_double_quotes_as_sql_has_it():
+    columns = {**DEFAULT, "orderRef": TEXT, "order_ref": TEXT, 'a "b"': TEXT, '"c"': TEXT}
+    for key, column in (
+        ('"orderRef"', "orderRef"),
+        ('"a ""b"""', 'a "b"'),
+        ('"c"', '"c"'),
+        ('nix,"orderRef"', "orderRef"),
+    ):
+        assert Mapped(columns, key=key).plan.needed["key"].name == column
+    assert Mapped(columns, columns={"type": '"orderRef"'}).plan.layout.type.name == "orderRef"  # type: ignore[union-attr]
+    with pytest.raises(MappingError, match="no column '\"ORDERREF\"'"):
+        Mapped(columns, key='"ORDERREF"')
+
+
+@pytest.mark.parametrize(
+    ("role", "one", "other"), [("payload", "Payload", "PAYLOAD"), ("id", "eventId", "EventID")]
+)
+def test_columns_that_differ_only_by_case_or_underscores_are_refused_unless_one_is_meant(
+    role: str, one: str, other: str
+):
+    name = NAMES[role][0]
+    shape = Shape(relation({one: TEXT, other: TEXT}).columns)
+    alike = f'"{one}" and "{other}" differ only by case or underscores'
+    with pytest.raises(Ambiguous, match=alike) as caught:
+        shape.find(name)
+    assert caught.value.next == "name the one that is meant as the table spells it; or rename the other"
+    with pytest.raises(Ambiguous, match=alike) as caught:
+        shape.recognise(role)
+    assert f"--column {role}={one}" in caught.value.next
+    assert shape.find(other).at == 1  # type: ignore[union-attr]
+    exact = Shape(relation({one: TEXT, other: TEXT, name: TEXT}).columns)
+    for found in (exact.recognise(role), exact.find(name)):
+        assert found is not None
+        assert found.at == 2
 
 
 def test_a_role_may_be_named_for_each_of_several_tables():

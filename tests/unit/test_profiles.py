@@ -228,7 +228,7 @@ def test_every_profile_is_named_and_has_its_own_columns():
         if profile.refused:
             continue
         for role, names in profile.columns.items():
-            assert any(shapes[profile.name].find_plain(name) is not None for name in names), role
+            assert any(shapes[profile.name].find(name) is not None for name in names), role
 
 
 def test_usual_names_beside_a_librarys_are_not_its_roles():
