@@ -215,7 +215,9 @@ class Flow:
             raise error
         if self.status.state is not State.HELD or self.status.reason != str(error):
             self.status.trouble(error)
-            _log.warning("held", error=str(error), next=error.next, slot=self.status.slot)
+            self.status.repeats.say(
+                _log.warning, "held", str(error), error=str(error), next=error.next, slot=self.status.slot
+            )
         self.status.change(State.HELD, str(error))
 
     async def _mind(self) -> None:

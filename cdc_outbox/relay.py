@@ -131,7 +131,9 @@ class Relay:
                         f"no time was left to try again: {reason}",
                         next="nothing is lost: what wasn't confirmed is sent again by the next start",
                     ) from reason
-                _log.info("starting over", reason=str(reason), slot=self.status.slot)
+                self.status.repeats.say(
+                    _log.info, "starting over", str(reason), reason=str(reason), slot=self.status.slot
+                )
             except CdcOutboxError as error:
                 if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
@@ -230,6 +232,7 @@ class Relay:
                 target=await self._catch_up_to(admission),
                 proves=not self._stop.is_set(),
                 tally=tally,
+                repeats=self.status.repeats,
                 marks=self._marks,
             )
             ending.push_async_callback(settlement.close)
@@ -349,7 +352,8 @@ class Relay:
         mapping = self._mapping.told()
         unsaid = {} if mapping == self._said_mapping else {"mapping": mapping}
         self._said_mapping = mapping
-        _log.info(
+        self.status.repeats.say(
+            _log.info,
             "streaming",
             server=str(admission.server),
             version=admission.server.version,

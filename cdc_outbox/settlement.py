@@ -26,6 +26,7 @@ from cdc_outbox.errors import (
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import ProvenSnapshot, guard, unended
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.repeats import Repeats
 from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ class Settlement:
         target: LSN | None = None,
         proves: bool = False,
         tally: Tally | None = None,
+        repeats: Repeats | None = None,
         marks: Marks | None = None,
     ) -> None:
         self._tally = tally or Tally()
+        self._repeats = repeats or Repeats()
         self._marks = marks
         self._admission = admission
         self._stream = stream
@@ -174,7 +177,13 @@ class Settlement:
 
     async def _control_again(self, error: PostgresUnavailable) -> None:
         """Nothing is confirmed without the control connection; a server that shuts down is not kept waiting."""
-        _log.warning("control connection lost", error=str(error), slot=self._guarded.slot)
+        self._repeats.say(
+            _log.warning,
+            "control connection lost",
+            type(error).__name__,
+            error=str(error),
+            slot=self._guarded.slot,
+        )
         deadline = time.monotonic() + CONTROL_GRACE
         while not isinstance(error, PostgresShutdown | PostgresGone | OtherServer):
             try:

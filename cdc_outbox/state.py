@@ -11,10 +11,11 @@ import enum
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.lsn import ZERO
+from cdc_outbox.repeats import Repeats
 from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from cdc_outbox.publisher import Publisher
 
 _log = log.get(__name__)
+
+LASTING: Final = 30.0
+"""Seconds of a state whose change was held back from the log until it is said after all."""
 
 
 class State(enum.Enum):
@@ -85,6 +89,9 @@ class Status:
     """Rows that are marked as sent, where that was asked for."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is a control connection."""
+    repeats: Repeats = field(default_factory=Repeats)
+    """For what each of many short sessions would say anew."""
+    _unsaid: bool = False
     _admission: Admission | None = None
     _live: Live | None = None
     _waiting_since_us: int = 0
@@ -93,14 +100,25 @@ class Status:
     _confirmed: LSN = ZERO
 
     def change(self, state: State, reason: str = "") -> None:
-        """Enter a state; one log line for each change of it."""
-        if state is not self.state:
-            self.since = time.time()
-            _log.info("state", state=state.value, reason=reason, slot=self.slot)
-        if state is State.STANDBY:
-            self._waiting_since_us = 0  # what waited here is delivered by the relay that has the slot
+        """Enter a state; one log line for each change of it, as long as they don't come too often."""
+        changed = state is not self.state
         self.state = state
         self.reason = reason
+        if changed:
+            self.since = time.time()
+            said = self.repeats.say(_log.info, "state", state.value, **self._told())
+            self._unsaid = not said
+        if state is State.STANDBY:
+            self._waiting_since_us = 0  # what waited here is delivered by the relay that has the slot
+
+    def remind(self) -> None:
+        """Say the state, if its change was held back from the log and it lasts. To be called every few seconds."""
+        if self._unsaid and time.time() - self.since >= LASTING:
+            self.repeats.insist(_log.info, "state", self.state.value, **self._told())
+            self._unsaid = False
+
+    def _told(self) -> dict[str, str]:
+        return {"state": self.state.value, "reason": self.reason, "slot": self.slot}
 
     def trouble(self, error: CdcOutboxError) -> None:
         """Remember an error for the status page."""

@@ -58,6 +58,7 @@ class History:
 
     def tick(self, now: float) -> None:
         """A step is over; `now` in monotonic seconds."""
+        self._status.remind()
         sample = self._sampler.fresh
         self.points.append(
             Point(

@@ -7,10 +7,12 @@ confirmed, and the stream is kept for ten seconds.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from cdc_outbox.repeats import FEW
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import PATIENCE, Pipeline
@@ -256,6 +258,21 @@ def test_a_walsender_that_is_terminated_comes_back(pipeline: Pipeline) -> None:
         pipeline.value("select pg_terminate_backend(%s)", (pipeline.walsender(),))
         relay.wait_for(lambda record: record.get("event") == "streaming", PATIENCE, since=since)
     print(pipeline.books(writer, consumer))
+
+
+def test_a_walsender_that_is_terminated_again_and_again_fills_no_log(pipeline: Pipeline) -> None:
+    """Each session would say anew that it ended, that it connects, and that it streams."""
+    relay = pipeline.start(env={"CDC_OUTBOX_RETRY_MAX": "200ms"})
+    for _ in range(FEW + 4):
+        before = pipeline.terminate_walsender()
+        eventually(lambda before=before: pipeline.walsender() not in (None, before), PATIENCE, "another one")  # type: ignore[misc]
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(1))
+    said = Counter((record["event"], record.get("state")) for record in relay.records)
+    assert said["streaming", None] == FEW, relay.text(100)
+    assert said["state", "connecting"] <= FEW
+    assert said["state", "streaming"] <= FEW
+    assert relay.state() == "streaming"
 
 
 def test_F26_an_address_that_moves_to_a_standby(  # noqa: N802 - the failure's own name

@@ -12,6 +12,7 @@ import pytest
 
 from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.lsn import LSN
+from cdc_outbox.repeats import FEW
 from cdc_outbox.state import State, Status
 
 
@@ -29,6 +30,31 @@ def test_a_change_is_one_line_with_its_reason(caplog: pytest.LogCaptureFixture) 
     ]
     assert {line["slot"] for line in lines} == {"outbox_slot"}
     assert status.reason == "no right on topic orders"
+
+
+def test_a_state_that_comes_and_goes_fills_no_log_and_is_said_when_it_lasts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server answers for a moment every five seconds, for ten minutes; then it stays."""
+    now = 1000.0
+    monkeypatch.setattr("cdc_outbox.state.time.time", lambda: now)
+    monkeypatch.setattr("cdc_outbox.repeats.time.monotonic", lambda: now)
+    status = Status("outbox_slot")
+    with caplog.at_level(logging.INFO, "cdc_outbox"):
+        for number in range(120):
+            status.change(State.STREAMING)
+            status.change(State.CONNECTING, f"process {number} has the slot")
+            now += 5
+            status.remind()
+        flapping = len(caplog.records)
+        status.change(State.STREAMING)
+        for _ in range(10):
+            now += 10
+            status.remind()
+    assert flapping <= 2 * (FEW + 10)
+    (last,) = [record.__dict__["fields"] for record in caplog.records[flapping:]]
+    assert last["state"] == "streaming"
+    assert last["held_back"] > 0
 
 
 def test_since_is_the_last_change_of_the_state_not_of_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
