@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any, LiteralString
 
@@ -15,6 +16,7 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD, binaries
 from tests.servers.relay import clean_environment, run_command
+from tests.servers.wait import eventually
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 ROW: LiteralString = (
@@ -55,6 +57,25 @@ class Set:
         assert remedy.startswith("next: ")
         assert PASSWORD not in done.stdout + done.stderr
         return error.removeprefix("error: "), remedy.removeprefix("next: ")
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """An `init` that waits for an open transaction, with its pending slot half made; killed after the block."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cdc_outbox", "init", "--create-table", "--slot", self.slot],
+            env=clean_environment({"CDC_OUTBOX_DSN": self.dsn}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("waiting for open transactions: pid ")
+            yield
+        finally:
+            process.kill()
+            process.communicate()
+        eventually(lambda: self.slots() == [], 10, "the half-made slot is gone")
 
     def steps(self, *arguments: str) -> dict[str, str]:
         document = json.loads(self.ok("--json", *arguments))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import LiteralString
 
 import pytest
@@ -12,8 +10,6 @@ import pytest
 from tests.integration.backfilled import TABLE_C, Backfilled
 from tests.integration.backfilled import place as shop
 from tests.integration.initial import ALL_VERSIONS, ROW, Set, open_transaction, place
-from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
 
 __all__ = ["place", "shop"]
 
@@ -122,21 +118,9 @@ def test_a_note_of_another_server_or_of_a_later_time_is_none(place: Set) -> None
 @ALL_VERSIONS
 def test_the_note_is_there_before_the_slot_and_goes_with_the_decision(place: Set) -> None:
     """Killed while the slot is made, the publication made again after that, and then the whole way."""
-    with open_transaction(place):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cdc_outbox", "init", "--create-table", "--slot", place.slot],
-            env=clean_environment({"CDC_OUTBOX_DSN": place.dsn}),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("waiting for open transactions: pid ")
+    with open_transaction(place), place.waiting():
         ((name, before),) = place.execute(NOTED)
         assert name == f"{place.slot}_pending"
-        process.kill()
-        process.communicate()
-        eventually(lambda: place.slots() == [], 10, "the half-made slot is gone")
     place.execute(GONE)
     place.execute(BACK)
     place.execute(ROW)

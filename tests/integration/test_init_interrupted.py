@@ -13,7 +13,6 @@ import pytest
 
 from tests.integration.initial import ALL_VERSIONS, ROW, Set, open_transaction, place
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
 
 __all__ = ["place"]
 
@@ -81,20 +80,8 @@ def test_an_open_transaction_is_named_and_nothing_is_left(place: Set) -> None:
 
 
 def test_killed_while_it_waits_it_leaves_nothing(place: Set) -> None:
-    with open_transaction(place):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cdc_outbox", "init", "--create-table", "--slot", place.slot],
-            env=clean_environment({"CDC_OUTBOX_DSN": place.dsn}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("waiting for open transactions: pid ")
+    with open_transaction(place), place.waiting():
         assert place.slots() == [f"{place.slot}_pending"]
-        process.kill()
-        process.communicate()
-        eventually(lambda: place.slots() == [], 10, "the half-made slot is gone")
     place.ok()
 
 

@@ -23,6 +23,17 @@ def marks(*tables: Any) -> Marks:
     return made
 
 
+def locked(monkeypatch: pytest.MonkeyPatch, confirmed: LSN) -> Marks:
+    """With one row that may be marked, and that is tried again at once where it is locked."""
+    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(confirmed)
+    return queue
+
+
 def taken(queue: Marks) -> Iterator[Chunk]:
     while (chunk := queue.take()) is not None:
         yield chunk
@@ -151,12 +162,7 @@ def test_a_key_that_has_waited_is_only_that_of_a_row_of_a_proven_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a lock, after a failure, and after a while; what is fresh needs no proof, and goes by itself."""
-    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
-    queue = marks()
-    queue.searched(None)
-    note(queue, table(), b"1")
-    queue.cut(100)
-    queue.confirmed(LSN(108))
+    queue = locked(monkeypatch, LSN(108))
     chunk = queue.take()
     assert chunk is not None
     assert chunk.below is None
@@ -189,12 +195,7 @@ def test_a_key_that_has_waited_is_only_that_of_a_row_of_a_proven_transaction(
 def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mark, "LOCKED_PAUSE", 0.0)
-    queue = marks()
-    queue.searched(None)
-    note(queue, table(), b"1")
-    queue.cut(100)
-    queue.confirmed(LSN(200))
+    queue = locked(monkeypatch, LSN(200))
     for _ in range(mark.LOCKED_TRIES + 1):
         chunk = queue.take()
         assert chunk is not None

@@ -37,6 +37,11 @@ def type_name(value: object) -> str:
     return _TYPE_NAMES.get(type(value), "a date or time")
 
 
+def one_or_more(one: dict[str, object]) -> dict[str, object]:
+    """The JSON Schema of a value that the file may also have as a list of such."""
+    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
 def plain_text(value: object) -> str:
     """The text of a TOML string, number or truth value.
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cdc_outbox.settings.dsn import Dsn, parse_dsn
-from cdc_outbox.settings.kind import Kind, Unquotable
+from cdc_outbox.settings.kind import Kind, Unquotable, one_or_more
 
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+)(?::([0-9]{1,5}))?", re.ASCII)
 
@@ -36,8 +36,7 @@ class Servers(Kind):
         return super().toml(value)  # type: ignore[no-any-return]  # ends in our own text()
 
     def schema(self) -> dict[str, object]:
-        text: dict[str, object] = {"type": "string", "minLength": 1}
-        return {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
+        return one_or_more({"type": "string", "minLength": 1})
 
 
 class Address(Kind):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cdc_outbox.event import TableName
-from cdc_outbox.settings.kind import Kind
+from cdc_outbox.settings.kind import Kind, one_or_more
 
 _SLOT = re.compile(r"[a-z0-9_]+", re.ASCII)
 _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
@@ -78,8 +78,7 @@ class Tables(Kind):
         return str(value[0]) if len(value) == 1 else [str(name) for name in value]
 
     def schema(self) -> dict[str, object]:
-        name: dict[str, object] = {"type": "string", "minLength": 1}
-        return {"anyOf": [name, {"type": "array", "items": name, "minItems": 1}]}
+        return one_or_more({"type": "string", "minLength": 1})
 
 
 class Key(Kind):

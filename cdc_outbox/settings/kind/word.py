@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from cdc_outbox.settings.kind import Kind, Refused, Unquoted, plain_text, type_name
+from cdc_outbox.settings.kind import Kind, Refused, Unquoted, one_or_more, plain_text, type_name
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -97,8 +97,7 @@ class Values(Kind):
         return list(value)
 
     def schema(self) -> dict[str, object]:
-        one: dict[str, object] = {"type": ["string", "integer", "boolean"]}
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+        return one_or_more({"type": ["string", "integer", "boolean"]})
 
 
 def _either(values: Sequence[str]) -> str:
