@@ -41,6 +41,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, witness
 from cdc_outbox.postgres.catalogue import no_table
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
 
@@ -53,18 +54,11 @@ if TYPE_CHECKING:
 OLDEST: Final = 2**30
 """Transactions since a snapshot beyond which it proves nothing: half of what can be told apart."""
 
-# Without pg_partition_tree(), which locks each partition for a moment.
 _TABLE: Final[LiteralString] = """
-with recursive named (relation) as (
-    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-     where n.nspname = %s and c.relname = %s),
-family (relation) as (
-    select relation from named union all
-    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
-      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+{family}
 select relation::int8 from family union
 select a.relid::oid::int8 from named, pg_catalog.pg_partition_ancestors(named.relation) as a (relid)
-"""
+""".replace("{family}", FAMILY)
 
 _NOW: Final[LiteralString] = (
     "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"

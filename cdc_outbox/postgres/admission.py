@@ -26,6 +26,7 @@ from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import belonging, outbox, publication, server, slot, synchronous, whole, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
+from cdc_outbox.postgres.family import FAMILY_OF_OID
 from cdc_outbox.postgres.guard import Guarded, PublicationWatch
 from cdc_outbox.postgres.remedy import accept_gap, begin_with_the_table
 from cdc_outbox.postgres.stream import ReplicationStream
@@ -445,14 +446,10 @@ class Admission:
             await self.control.close()
 
 
-# pg_partition_tree() would lock each of them, and so wait for whoever empties or rebuilds an old one.
 _PARTITIONS: Final[LiteralString] = """
-with recursive family (member) as (
-    select %s::oid union all
-    select i.inhrelid from family f join pg_inherits i on i.inhparent = f.member
-      join pg_class c on c.oid = i.inhrelid and c.relispartition)
-select member::int8 from family
-"""
+{family}
+select relation::int8 from family
+""".replace("{family}", FAMILY_OF_OID)
 _SLOTS_HERE: Final[LiteralString] = """
 select slot_name::text from pg_replication_slots
  where plugin = 'pgoutput' and database = current_database() and not temporary order by slot_name limit 5

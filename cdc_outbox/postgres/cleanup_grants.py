@@ -8,22 +8,20 @@ from psycopg import sql
 
 from cdc_outbox import ddl
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import FAMILY
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
 
 _GRANTED: Final[LiteralString] = """
-with recursive family (member) as (
-    select %(table)s::regclass::oid union all
-    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member
-      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+{family}
 select coalesce(bool_and(pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'usage')
                          and pg_catalog.has_table_privilege(r.oid, c.oid, 'select')
                          and pg_catalog.has_table_privilege(r.oid, c.oid, 'delete')
                          and pg_catalog.has_any_column_privilege(r.oid, c.oid, 'update')), false)
-  from family f join pg_catalog.pg_class c on c.oid = f.member, pg_catalog.pg_roles r where r.rolname = %(role)s
-"""
+  from family f join pg_catalog.pg_class c on c.oid = f.relation, pg_catalog.pg_roles r where r.rolname = %s
+""".replace("{family}", FAMILY)
 
 
 def statements(settings: Settings, role: str) -> sql.Composed:
@@ -47,5 +45,5 @@ async def granted(conn: Connection, settings: Settings, role: str) -> bool:
 
 async def may(conn: Connection, table: TableName, role: str) -> bool:
     """Whether the role may remove rows of the table and of all its partitions."""
-    ((has,),) = await execute(conn, _GRANTED, {"role": role, "table": str(table)})
+    ((has,),) = await execute(conn, _GRANTED, (table.schema, table.name, role))
     return bool(has)

@@ -25,6 +25,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import TRIGGERS_SEE_PUBLIC, Connection, execute
+from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.postgres.unsent import selected, unsent
 from cdc_outbox.table.values import INTEGERS
@@ -47,20 +48,14 @@ SHOWN: Final = 5
 
 _BEFORE: Final[LiteralString] = "select (clock_timestamp() - pg_catalog.make_interval(secs => %s))::text"
 
-# Without pg_partition_tree(), which locks each partition for a moment.
 _RELATIONS: Final[LiteralString] = """
-with recursive family (relation) as (
-    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-     where n.nspname = %s and c.relname = %s
-    union all
-    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
-      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+{family}
 select n.nspname::text, c.relname::text,
        coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::int8
   from family f join pg_catalog.pg_class c on c.oid = f.relation
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
  where c.relkind = 'r' order by 1, 2
-"""
+""".replace("{family}", FAMILY)
 
 _COUNT: Final[LiteralString] = """
 select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),

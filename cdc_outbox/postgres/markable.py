@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.named_words import literals
 from cdc_outbox.table import doubt
 from cdc_outbox.table.values import TIMES
@@ -33,17 +34,6 @@ NONE: Final = "--mark none"
 
 SYSTEM_COLUMNS: Final = ("ctid", "tableoid", "xmin")
 """What a search for rows that were left unmarked reads beside the table's own columns."""
-
-# Without pg_partition_tree(), which locks each partition for a moment.
-FAMILY: Final[LiteralString] = """
-with recursive named (relation) as (
-    select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-     where n.nspname = %s and c.relname = %s),
-family (relation) as (
-    select relation from named union all
-    select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
-      join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
-"""
 
 # A partition key makes each of its columns depend on its table, those within expressions too.
 _COLUMNS: Final[LiteralString] = """

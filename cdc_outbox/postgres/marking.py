@@ -31,7 +31,8 @@ from cdc_outbox.postgres.connection import (
     connect_control,
     execute,
 )
-from cdc_outbox.postgres.markable import FAMILY, examine
+from cdc_outbox.postgres.family import FAMILY
+from cdc_outbox.postgres.markable import examine
 from cdc_outbox.postgres.unsent import says, unsent
 from cdc_outbox.postgres.whole import Whole
 from cdc_outbox.table.compiler import selected
