@@ -368,6 +368,7 @@ class Relay:
     def _may_go_on(self, error: CdcOutboxError) -> bool:
         """Whether to begin again.
 
+            f"{admission.server} {unsaid}",
         What is wrong with the publication, or what the bus has against us, ends us at the start and holds us later.
         """
         if isinstance(error, PublicationUnseen):
