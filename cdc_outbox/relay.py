@@ -355,6 +355,7 @@ class Relay:
         self.status.repeats.say(
             _log.info,
             "streaming",
+            f"{admission.server} {unsaid}",
             server=str(admission.server),
             version=admission.server.version,
             slot=self.status.slot,
@@ -368,7 +369,6 @@ class Relay:
     def _may_go_on(self, error: CdcOutboxError) -> bool:
         """Whether to begin again.
 
-            f"{admission.server} {unsaid}",
         What is wrong with the publication, or what the bus has against us, ends us at the start and holds us later.
         """
         if isinstance(error, PublicationUnseen):
