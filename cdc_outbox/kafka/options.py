@@ -90,7 +90,7 @@ def connection(settings: KafkaSettings) -> dict[str, Any]:
             ):
                 if not client.get(name):
                     raise ConfigError(
-                        f"security.protocol is {protocol}, and {name} is missing",
+                        f"kafka.client.security.protocol is {protocol}, and {name} is missing",
                         next=f"set {name} under [kafka.client]",
                     )
                 options[option] = client[name]
@@ -111,7 +111,7 @@ def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
                 Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(
-                f"{name} is {path}, which can't be read: {error.strerror}",
+                f"kafka.client.{name} is {path}, which can't be read: {error.strerror}",
                 next=f"correct {name} under [kafka.client]",
             ) from error
     try:
@@ -135,7 +135,7 @@ def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
     path = client.get("sasl.oauthbearer.token.provider")
     if path is None:
         raise ConfigError(
-            "sasl.mechanism is OAUTHBEARER, and nothing gives a token",
+            "kafka.client.sasl.mechanism is OAUTHBEARER, and nothing gives a token",
             next="set sasl.oauthbearer.token.provider to a callable that returns one, as module:callable",
         )
     module, _, name = path.partition(":")
@@ -143,12 +143,12 @@ def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
         function = reduce(getattr, name.split("."), import_module(module))
     except Exception as error:
         raise ConfigError(
-            f"sasl.oauthbearer.token.provider is {path!r}, which can't be imported: {error}",
+            f"kafka.client.sasl.oauthbearer.token.provider is {path!r}, which can't be imported: {error}",
             next="name a callable that returns a token, as module:callable",
         ) from error
     if not callable(function):
         raise ConfigError(
-            f"sasl.oauthbearer.token.provider is {path!r}, which can't be called",
+            f"kafka.client.sasl.oauthbearer.token.provider is {path!r}, which can't be called",
             next="name a callable that returns a token, as module:callable",
         )
     return TokenHook(function)

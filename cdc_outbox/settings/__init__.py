@@ -265,6 +265,6 @@ def _check(settings: Settings) -> None:
     if missing:
         variables = " and ".join(map(variable, missing))
         raise ConfigError(
-            f"security.protocol is {client['security.protocol']}, and {' and '.join(missing)} isn't given",
+            f"kafka.client.security.protocol is {client['security.protocol']}, and {' and '.join(missing)} isn't given",
             next=f"set {variables}, or the same names under [kafka.client]",
         )

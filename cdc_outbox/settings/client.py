@@ -80,8 +80,15 @@ class _Endpoint(Choice):
 _MINUTE = 60_000
 
 KINDS: Final[dict[str, Kind]] = {
-    "security.protocol": Choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
-    "sasl.mechanism": Choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", fold=str.upper),
+    "security.protocol": Choice(
+        *("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        weak=("PLAINTEXT", "SASL_PLAINTEXT"),
+        others={"TLS": "SSL", "SASL_TLS": "SASL_SSL"},
+        fold=str.upper,
+    ),
+    "sasl.mechanism": Choice(
+        *("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"), weak=("PLAIN",), fold=str.upper
+    ),
     "sasl.username": Kind("relay"),
     "sasl.password": Kind("…"),
     "sasl.oauthbearer.token.provider": _Provider("my_company.tokens:fetch"),
@@ -89,7 +96,7 @@ KINDS: Final[dict[str, Kind]] = {
     "ssl.certificate.location": Kind("/etc/ssl/kafka/client.pem"),
     "ssl.key.location": Kind("/etc/ssl/kafka/client.key"),
     "ssl.key.password": Kind("…"),
-    "ssl.endpoint.identification.algorithm": _Endpoint("https", "none"),
+    "ssl.endpoint.identification.algorithm": _Endpoint("https", "none", weak=("none",)),
     "compression.type": Choice("none", "gzip", "snappy", "lz4", "zstd"),
     "client.id": Kind("orders-relay"),
     "max.request.size": Integer(1_048_576, least=1_000, most=1_000_000_000),

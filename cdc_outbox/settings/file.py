@@ -61,7 +61,7 @@ class File:
                     )
                 self._tables[key] = dict(self._entries(key, setting.kind, raw))
             else:
-                place = file_place(self._name, key, setting.kind)
+                place = file_place(self._name, section.rstrip("."), name, setting.kind)
                 quoted = None if setting.secret or isinstance(raw, dict) else raw
                 self._scalars[key] = place.read(partial(setting.kind.toml, raw), quoted)
 
@@ -69,14 +69,14 @@ class File:
         self, key: str, entries: Entries, contents: Mapping[str, object]
     ) -> Iterator[tuple[str, Value]]:
         for name, raw in _flat(contents) if entries.dotted else contents.items():
-            place = file_place(self._name, f"{key}.{name}", entries.kind)
+            place = file_place(self._name, key, name, entries.kind, dotted=entries.dotted)
             try:
                 normal = entries.normal(name)
             except ValueError as reason:
                 place.reject(reason, None)
             if entries.names is not None and normal not in entries.names:
                 raise self._unknown(f"{key}.{name}", [f"{key}.{known}" for known in entries.names])
-            place = file_place(self._name, f"{key}.{name}", entries.kind_of(normal))
+            place = file_place(self._name, key, name, entries.kind_of(normal), dotted=entries.dotted)
             quoted = None if normal in entries.secret or isinstance(raw, dict) else raw
             yield normal, place.read(partial(entries.toml, normal, raw), quoted)
 

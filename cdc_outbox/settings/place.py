@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from cdc_outbox.errors import ConfigError, UsageError
+from cdc_outbox.log import json_text
 from cdc_outbox.settings.entries import Entries
-from cdc_outbox.settings.kind import Kind, Refused, Unquotable
+from cdc_outbox.settings.kind import Kind, Refused, Unknown, Unquotable
 from cdc_outbox.settings.likeness import likeness, nearest
 
 _LONGEST_QUOTE: Final = 80
@@ -36,12 +37,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`origin` is for `config show`, `label` for a complaint; `example` says what would be right there."""
+    """`origin` is for `config show`, `label` for a complaint; `example` says what would be right there.
+
+    `written`: how another word is written there.
+    """
 
     origin: str
     label: str
     example: str
     error: type[UsageError | ConfigError] = ConfigError
+    written: Callable[[str], str] = str
 
     def read(self, reader: Callable[[], Any], quoted: object | None) -> Value:
         """Read a value. What the reader refuses becomes an error that quotes `quoted`, unless that is None."""
@@ -56,13 +61,22 @@ class Place:
         what = self.label if unquoted else f"{self.label} is {_quote(quoted)}"
         if isinstance(reason, Refused):
             raise ConfigError(f"{what}: {reason}", next=reason.next) from None
-        raise self.error(f"{what}: {reason}", next=f"write it like this: {self.example}") from None
+        example = self.example
+        if isinstance(reason, Unknown):
+            if reason.meant is None:
+                raise self.error(f"{what}: {reason}", next=reason.instead) from None
+            example = self.written(reason.meant)
+        raise self.error(f"{what}: {reason}", next=f"write it like this: {example}") from None
 
     def entry(self, entries: Entries, name: str) -> Place:
         """The place of one entry within a flag or a variable that holds names and values."""
         between = " " if self.error is UsageError else "="
-        pair = f"{name}={entries.kind_of(name).example}"
-        return Place(self.origin, f"{self.label} {name}", f"{self.label}{between}{shell(pair)}", self.error)
+
+        def written(word: str) -> str:
+            return f"{self.label}{between}{shell(f'{name}={word}')}"
+
+        example = written(entries.kind_of(name).example)
+        return Place(self.origin, f"{self.label} {name}", example, self.error, written)
 
     def known(self, entries: Entries, name: str) -> str:
         """An entry's name as we keep it, where there is such an entry."""
@@ -81,18 +95,31 @@ class Place:
 
 def flag_place(flag: str, kind: Kind | Entries) -> Place:
     """A flag on the command line; what is wrong there is wrong usage."""
-    return Place(f"flag {flag}", flag, f"{flag} {shell(kind.example)}", UsageError)
+
+    def written(word: str) -> str:
+        return f"{flag} {shell(word)}"
+
+    return Place(f"flag {flag}", flag, written(kind.example), UsageError, written)
 
 
 def variable_place(variable: str, example: str) -> Place:
     """A variable of the environment."""
-    return Place(f"environment {variable}", variable, f"{variable}={shell(example)}")
+
+    def written(word: str) -> str:
+        return f"{variable}={shell(word)}"
+
+    return Place(f"environment {variable}", variable, written(example), written=written)
 
 
-def file_place(file: str, key: str, kind: Kind) -> Place:
-    """A line of the config file. `key`: with its sections, `kafka.client.acks`."""
-    name = key if "." not in key else key.rpartition(".")[2]
-    return Place(f"file {file}", f"{key} in {file}", f"{name} = {kind.toml_example}")
+def file_place(file: str, section: str, name: str, kind: Kind, *, dotted: bool = False) -> Place:
+    """A line of the config file. `section`: `kafka.client`, or empty; `dotted`: the names there may have dots."""
+    key = name if re.fullmatch(r"[\w.-]+" if dotted else r"[\w-]+", name, re.ASCII) else json_text(name)
+
+    def written(word: str) -> str:
+        return f'{key} = "{word}"'
+
+    label = f"{section}.{name}" if section else name
+    return Place(f"file {file}", f"{label} in {file}", f"{key} = {kind.toml_example}", written=written)
 
 
 def shell(example: str) -> str:

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from cdc_outbox.errors import ConfigError
+from cdc_outbox.errors import ConfigError, UsageError
 from cdc_outbox.settings import Settings, load
+from cdc_outbox.settings.client import KINDS
+from cdc_outbox.settings.kind.word import Choice
 
 
 def load_client(*options: str, **environ: str) -> Settings:
     return load("start", {"kafka": options}, environ, Path("/nonexistent"))
+
+
+def load_file(directory: Path, line: str) -> Settings:
+    (directory / "cdc-outbox.toml").write_text(f"[kafka.client]\n{line}\n", encoding="utf-8")
+    return load("start", {}, {}, directory)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +105,65 @@ def test_options_without_effect_are_named() -> None:
     (notice,) = load_client("sasl.username=u", "ssl.ca.location=/ca", "client.id=x").notices
     assert notice.fields["options"] == "sasl.username, ssl.ca.location"
     assert not load_client("security.protocol=SSL", "ssl.ca.location=/ca").notices
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "meant"),
+    [
+        ("security.protocol", "SASLSSL", "SASL_SSL"),
+        ("security.protocol", "sasl-ssl", "SASL_SSL"),
+        ("security.protocol", "SASL_SLL", "SASL_SSL"),
+        ("security.protocol", "SASLS", "SASL_SSL"),
+        ("security.protocol", "TLS", "SSL"),
+        ("security.protocol", "SASL_TLS", "SASL_SSL"),
+        ("security.protocol", "PLAIN_TEXT", "PLAINTEXT"),
+        ("sasl.mechanism", "SCRAM-SHA256", "SCRAM-SHA-256"),
+        ("sasl.mechanism", "SCRAMSHA512", "SCRAM-SHA-512"),
+        ("sasl.mechanism", "SHA-512", "SCRAM-SHA-512"),
+        ("sasl.mechanism", "OAUTH", "OAUTHBEARER"),
+        ("ssl.endpoint.identification.algorithm", "http", "https"),
+        ("compression.type", "zst", "zstd"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_what_it_was_to_be(
+    tmp_path: Path, name: str, typed: str, meant: str
+) -> None:
+    variable = "CDC_OUTBOX_KAFKA_" + name.upper().replace(".", "_")
+    with pytest.raises(UsageError, match=f"^--kafka {name} is '{typed}': it must be ") as by_flag:
+        load_client(f"{name}={typed}")
+    assert by_flag.value.next == f"write it like this: --kafka {name}={meant}"
+    with pytest.raises(ConfigError, match=f"^{variable} is '{typed}': it must be ") as by_variable:
+        load_client(**{variable: typed})
+    assert by_variable.value.next == f"write it like this: {variable}={meant}"
+    with pytest.raises(
+        ConfigError, match=f"^kafka.client.{name} in cdc-outbox.toml is '{typed}': "
+    ) as by_file:
+        load_file(tmp_path, f'{name} = "{typed}"')
+    line = f'{name} = "{meant}"'
+    assert by_file.value.next == f"write it like this: {line}"
+    if name == "compression.type":
+        assert load_file(tmp_path, line).kafka.client == {name: meant}
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("security.protocol", "PLAINTXT"),
+        ("security.protocol", "PLAIN"),
+        ("security.protocol", "SASL_PLAIN"),
+        ("security.protocol", "SASL"),
+        ("security.protocol", "secure"),
+        ("sasl.mechanism", "PLAN"),
+        ("sasl.mechanism", "PLAINTEXT"),
+        ("sasl.mechanism", "SCRAM"),
+        ("sasl.mechanism", "SCRAM-SHA-1"),
+        ("sasl.mechanism", "GSSAPI"),
+        ("ssl.endpoint.identification.algorithm", "non"),
+    ],
+)
+def test_no_likeness_talks_anybody_into_less_protection(name: str, typed: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_client(f"{name}={typed}")
+    choice = KINDS[name]
+    assert isinstance(choice, Choice)
+    assert caught.value.next == f"choose {', '.join(choice.values[:-1])} or {choice.values[-1]}"

@@ -28,6 +28,15 @@ class Refused(ValueError):
         self.next = next
 
 
+class Unknown(ValueError):
+    """The value is none of a few words. `meant`: the one that it was surely to be; `instead`: what to do without."""
+
+    def __init__(self, message: str, *, meant: str | None, instead: str) -> None:
+        super().__init__(message)
+        self.meant = meant
+        self.instead = instead
+
+
 class Unquotable(ValueError):
     """The value may hold a secret where none belongs: no complaint quotes it."""
 

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from cdc_outbox.settings.kind import Kind, Refused, Unquoted, one_or_more, plain_text, type_name
+from cdc_outbox.settings.kind import Kind, Refused, Unknown, Unquoted, one_or_more, plain_text, type_name
+from cdc_outbox.settings.likeness import meant
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 class Choice(Kind):
-    """One of a few words. `later` are words whose feature comes in a later version."""
+    """One of a few words.
+
+    `later` are words whose feature comes in a later version; `weak` those that protect less than others, which no
+    typing error is taken for; `others` what a word is called elsewhere, with our word for it.
+    """
 
     def __init__(
         self,
         *values: str,
         later: Collection[str] = (),
+        weak: Collection[str] = (),
+        others: Mapping[str, str] | None = None,
         fold: Callable[[str], str] = str.lower,
         metavar: str | None = None,
     ) -> None:
         super().__init__(values[0], metavar or "|".join(values))
         self.values = values
         self.later = later
+        self.weak = weak
+        self.others = others or {}
         self.fold = fold
 
     def text(self, text: str) -> str:
@@ -34,7 +43,13 @@ class Choice(Kind):
                 next=f"choose {_either(self.values)}",
             )
         if value not in self.values:
-            raise ValueError(f"it must be {_either(self.values)}")
+            raise Unknown(
+                f"it must be {_either(self.values)}",
+                meant=meant(
+                    value, {**dict(zip(self.values, self.values, strict=True)), **self.others}, self.weak
+                ),
+                instead=f"choose {_either(self.values)}",
+            )
         return value
 
     def schema(self) -> dict[str, object]:
