@@ -1,8 +1,10 @@
 """Logging: constant lower-case text with fields beside it, on stderr, with no secret in it.
 
-Text for a person on a terminal, one JSON object a line elsewhere. Records of libraries (aiokafka, psycopg,
-asyncio, Python's warnings) come the same way, from WARNING on, and each distinct one at most once a minute,
-since aiokafka repeats its warning with each retry.
+Text for a person on a terminal, one JSON object a line elsewhere. Records of libraries (psycopg, asyncio, Python's
+warnings) come the same way, from WARNING on, and each distinct one at most once a minute.
+
+The Kafka client tells of each attempt that fails, as an error, while it tries again; what a failure means for delivery
+is in lines of ours. So what it says is for `debug` alone, but for an exception that it didn't expect: a warning.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Final, Literal
 
 OURS: Final = "cdc_outbox"
 
+_CLIENT: Final = "aiokafka"
 _REPEAT_SECONDS: Final = 60.0
 _TEMPLATES: Final = 256
 _COLOURS: Final = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
@@ -77,6 +80,7 @@ def set_up(
     debug = level == "debug"
     chosen = format or stderr_format()
     handler = _Stderr()
+    handler.addFilter(_Client(debug))
     handler.addFilter(_OncePerMinute())
     formatter = _Json if chosen == "json" else _Text
     handler.setFormatter(formatter(redact, complete, debug))
@@ -124,6 +128,22 @@ class _Stderr(logging.Handler):
         except (OSError, ValueError):
             # Nobody reads stderr any more; delivery goes on, and there is no other place to say so.
             return
+
+
+class _Client(logging.Filter):
+    """Lowers what the Kafka client says to what it is for us."""
+
+    def __init__(self, debug: bool) -> None:
+        super().__init__()
+        self._debug = debug
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != _CLIENT and not record.name.startswith(_CLIENT + "."):
+            return True
+        unexpected = bool(record.exc_info)
+        record.levelno = logging.WARNING if unexpected else logging.DEBUG
+        record.levelname = logging.getLevelName(record.levelno)
+        return unexpected or self._debug
 
 
 class _OncePerMinute(logging.Filter):

@@ -240,6 +240,13 @@ def _client_notices(client: ClientOptions) -> list[Notice]:
                 {"options": ", ".join(unused), "security.protocol": protocol},
             )
         )
+    if protocol == "SASL_PLAINTEXT" and client.get("sasl.mechanism") == "PLAIN":
+        notices.append(
+            Notice(
+                "the password goes to Kafka over the network as it is",
+                {"security.protocol": protocol, "sasl.mechanism": "PLAIN"},
+            )
+        )
     return notices
 
 

@@ -194,15 +194,15 @@ def test_secrets_are_taken_out_everywhere(capsys: pytest.CaptureFixture[str], ch
 class TestLibraries:
     def test_come_the_same_way(self, capsys: pytest.CaptureFixture[str]) -> None:
         log.set_up("debug", "json")
-        logging.getLogger("aiokafka.producer").info("too quiet")
-        logging.getLogger("aiokafka.producer").warning("broker %s is away", "b1")
+        logging.getLogger("psycopg.pool").info("too quiet")
+        logging.getLogger("psycopg.pool").warning("server %s is away", "s1")
         (line,) = lines(capsys)
         del line["ts"]
         assert line == {
             "level": "warning",
             "event": "library message",
-            "logger": "aiokafka.producer",
-            "message": "broker b1 is away",
+            "logger": "psycopg.pool",
+            "message": "server s1 is away",
         }
 
     def test_once_a_minute_per_template(
@@ -211,7 +211,7 @@ class TestLibraries:
         clock = [1000.0]
         monkeypatch.setattr(log, "monotonic", lambda: clock[0])
         log.set_up("info", "json")
-        theirs, own = logging.getLogger("aiokafka.producer.sender"), log.get("cdc_outbox.relay")
+        theirs, own = logging.getLogger("psycopg.pool"), log.get("cdc_outbox.relay")
         for attempt in range(5):
             theirs.warning("attempt %d failed", attempt)
         theirs.warning("another")
@@ -226,13 +226,31 @@ class TestLibraries:
         (line,) = lines(capsys)
         assert (line["message"], line["held_back"]) == ("attempt 7 failed", 5)
 
+    @pytest.mark.parametrize("name", ["aiokafka", "aiokafka.conn"])
+    def test_what_the_kafka_client_meets_is_told_in_lines_of_ours(
+        self, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
+        theirs = logging.getLogger(name)
+        for level, shown in (("info", []), ("debug", [("debug", "no broker"), ("debug", "try again")])):
+            log.set_up(level, "json")
+            theirs.error("no broker")
+            theirs.warning("try again")
+            assert [(line["level"], line["message"]) for line in lines(capsys)] == shown
+        log.set_up("info", "json")
+        try:
+            raise RuntimeError("inside")
+        except RuntimeError:
+            theirs.exception("unexpected")
+        (line,) = lines(capsys)
+        assert (line["level"], line["message"]) == ("warning", "unexpected")
+
     def test_memory_is_bounded(self, capsys: pytest.CaptureFixture[str]) -> None:
         log.set_up("info", "json")
-        theirs = logging.getLogger("aiokafka")
+        theirs = logging.getLogger("psycopg")
         for number in range(1000):
             theirs.warning(f"template {number}")
         (handler,) = [one for one in logging.getLogger().handlers if type(one).__name__ == "_Stderr"]
-        (limit,) = handler.filters
+        *_, limit = handler.filters
         assert len(limit._seen) <= 256  # type: ignore[union-attr]  # our own filter
         assert len(lines(capsys)) == 1000
 

@@ -107,6 +107,14 @@ def test_options_without_effect_are_named() -> None:
     assert not load_client("security.protocol=SSL", "ssl.ca.location=/ca").notices
 
 
+def test_a_password_in_the_clear_is_named() -> None:
+    options = ("security.protocol=SASL_PLAINTEXT", "sasl.username=u")
+    variables = {"CDC_OUTBOX_KAFKA_SASL_PASSWORD": "p"}
+    (notice,) = load_client(*options, "sasl.mechanism=PLAIN", **variables).notices
+    assert "over the network as it is" in notice.text
+    assert not load_client(*options, "sasl.mechanism=SCRAM-SHA-256", **variables).notices
+
+
 @pytest.mark.parametrize(
     ("name", "typed", "meant"),
     [
