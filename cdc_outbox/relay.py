@@ -330,10 +330,12 @@ class Relay:
         stream_of = (server.system_identifier, server.timeline)
         if self._stream_of not in (None, stream_of) or admission.was_set_back(self._deliveries.until):
             self._deliveries.forget()
+            self.status.forget()
             if self._marks is not None:
                 self._marks.forget()
         elif self._started not in (None, server.started):
             self._deliveries.forget_beyond(self._memory.proven)
+            self.status.forget(self._memory.proven)
         self._stream_of, self._started = stream_of, server.started
 
     async def _catch_up_to(self, admission: Admission) -> LSN | None:

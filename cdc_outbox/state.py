@@ -98,6 +98,8 @@ class Status:
     _received: LSN = ZERO
     _confirmable: LSN = ZERO
     _confirmed: LSN = ZERO
+    _owing: tuple[LSN, float] | None = None
+    """What PostgreSQL was told to forget, and since when it has yet to hear of more."""
 
     def change(self, state: State, reason: str = "") -> None:
         """Enter a state; one log line for each change of it, as long as they don't come too often."""
@@ -153,6 +155,12 @@ class Status:
         self.tally.keepalives += live.stream.keepalives
         self.tally.status_updates += live.stream.status_updates
 
+    def forget(self, beyond: LSN = ZERO) -> None:
+        """No position beyond that is one of the server's any more. To be called between two sessions."""
+        self._received, self._confirmable, self._confirmed = (
+            min(each, beyond) for each in (self._received, self._confirmable, self._confirmed)
+        )
+
     @property
     def admission(self) -> Admission | None:
         """The session's admission with its control connection, while there is one."""
@@ -186,13 +194,28 @@ class Status:
         live = self._live
         return max(self._confirmable, live.ledger.confirmable) if live else self._confirmable
 
+    def notice(self) -> None:
+        """Notice since when PostgreSQL has yet to hear of what Kafka has. To be called every second."""
+        if self.confirmable <= self.confirmed:
+            self._owing = None
+        elif self._owing is None or self._owing[0] != self.confirmed:
+            self._owing = self.confirmed, time.time()
+
+    @property
+    def confirmable_since(self) -> float | None:
+        """Since when `confirmable` is ahead of `confirmed`, to the second since the epoch; None where it isn't."""
+        self.notice()
+        return None if self._owing is None else self._owing[1]
+
     @property
     def acknowledged_at(self) -> float | None:
-        """When the bus last confirmed something, seconds since the epoch; None where PostgreSQL has yet to hear of it.
+        """When the bus last confirmed something, seconds since the epoch; None before the first time.
 
-        Then what comes from the bus says nothing of the slot: the time since the slot has moved does.
+        Where PostgreSQL has yet to hear of it, what comes from the bus says nothing of the slot: then it is since when
+        that is so.
         """
-        return self.tally.last_acknowledged if self.confirmable <= self.confirmed else None
+        since = self.confirmable_since
+        return self.tally.last_acknowledged if since is None else since
 
     @property
     def confirmed(self) -> LSN:

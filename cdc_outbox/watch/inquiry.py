@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox.lsn import LSN
 from cdc_outbox.watch.forecast import Basis, Outlook
 from cdc_outbox.watch.health import Delivery
 
@@ -85,23 +84,13 @@ def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
     trouble = _text(last.get("error"))
     found = Delivery(
         oldest_unacknowledged_seconds=seconds,
-        last_acknowledged_at=None if _owes(document) else _time(told.get("last_acknowledged_at")),
+        last_acknowledged_at=_time(told.get("confirmable_since")) or _time(told.get("last_acknowledged_at")),
         state=_text(document.get("state")),
         reason=reason,
         trouble=trouble if trouble != reason else None,
         next=_text(last.get("next")),
     )
     return replace(found, next=_of_the_reason(document, reason) or found.next) if found.stuck else found
-
-
-def _owes(document: dict[str, Any]) -> bool:
-    """Whether Kafka has what PostgreSQL has yet to hear of: then the time of Kafka's last word isn't the slot's."""
-    told = document.get("lsn")
-    told = told if isinstance(told, dict) else {}
-    try:
-        return LSN.parse(str(told.get("confirmable"))) > LSN.parse(str(told.get("confirmed")))
-    except ValueError:
-        return False
 
 
 def sooner(document: dict[str, Any] | None, slot: str, forecast: Forecast) -> Forecast:

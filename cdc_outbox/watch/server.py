@@ -86,9 +86,10 @@ async def serving(settings: HttpSettings, answers: Answers) -> AsyncIterator[Non
 
 
 async def beat(status: Status) -> None:
-    """Show that the event loop turns."""
+    """Show that the event loop turns, and notice what has to be noticed when it begins."""
     while True:
         status.beat = time.monotonic()
+        status.notice()
         await asyncio.sleep(1.0)
 
 

@@ -59,6 +59,7 @@ def document(
             "delivery": {
                 "oldest_unacknowledged_seconds": round(status.oldest_unacknowledged(), 3),
                 "last_acknowledged_at": _known(tally.last_acknowledged),
+                "confirmable_since": _known(status.confirmable_since),
             },
             "throughput": {"events_per_second": round(latest.events_per_second, 3) if latest else None},
             "latency": {

@@ -19,6 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.sql import SQL
 
+from cdc_outbox.faults import HOLD_CONFIRMATION
 from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
@@ -110,6 +111,38 @@ def test_what_was_delivered_is_seen_at_once(pipeline: Pipeline) -> None:
         (0, None),
     )
     assert (value(relay, "status_updates_sent") or 0) > 0
+
+
+@pytest.mark.patient
+def test_a_long_transaction_that_was_delivered_is_no_stall(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    """Before its commit nothing could be confirmed, for longer than the limit; after it there is the limit again."""
+    limit, rows = 8.0, 2000
+    hold = tmp_path / "hold"
+    pipeline = make_pipeline(outbox, kafka, env={HOLD_CONFIRMATION: str(hold)}).prepare().init()
+    thresholds = ("--warning", "stalled=4h", "--critical", f"stalled={limit:g}s")
+    relay = pipeline.start("--max-events-per-second", "150", *thresholds)
+    hold.touch()
+    pipeline.writer(padding=2000).write(rows, rows_per_transaction=rows)
+
+    def seen() -> tuple[str, float]:
+        (check,) = [each for each in status(relay)["health"]["checks"] if each["name"] == "stalled"]
+        return check["status"], check["value"]
+
+    def owed() -> bool:
+        told = status(relay)
+        since, sampled = told["delivery"]["confirmable_since"], told["health"]["delivery"]
+        return since is not None and sampled["last_acknowledged_at"] == since
+
+    eventually(lambda: value(relay, "events_published") == rows, PATIENCE, relay.text)
+    eventually(owed, PATIENCE, "a sample of the time in which PostgreSQL has yet to hear of it")
+    level, seconds = seen()
+    assert level == "ok", seconds
+    assert seconds < limit
+    eventually(lambda: seen()[0] == "critical", PATIENCE, "it does wait too long now")
+    hold.unlink()
+    eventually(lambda: seen()[0] == "ok", PATIENCE, "confirmed")
 
 
 def test_the_slot_is_sampled_by_the_role_that_streams(pipeline: Pipeline) -> None:

@@ -113,22 +113,20 @@ def test_what_it_says_of_delivery(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lsn", "known"),
+    ("since", "counts"),
     [
-        ({"confirmable": "0/100", "confirmed": "0/100"}, True),
-        ({"confirmable": "1/0", "confirmed": "0/FFFFFFFF"}, False),
-        ({"received": "0/100", "confirmed": "0/80"}, True),
-        ({"confirmable": None, "confirmed": None}, True),
-        (None, True),
+        (None, "2026-05-04T10:00:00+00:00"),
+        ("2026-05-04T10:00:05.000Z", "2026-05-04T10:00:05+00:00"),
+        ("2026-05-04T09:00:00.000Z", "2026-05-04T09:00:00+00:00"),
     ],
 )
 def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_confirm(
-    lsn: object, known: bool
+    since: str | None, counts: str
 ) -> None:
-    told = {"last_acknowledged_at": "2026-05-04T10:00:00.000Z"}
-    found = inquiry.delivery({"slot": "a", "lsn": lsn, "delivery": told}, "a")
+    told = {"last_acknowledged_at": "2026-05-04T10:00:00.000Z", "confirmable_since": since}
+    found = inquiry.delivery({"slot": "a", "delivery": told}, "a")
     assert found is not None
-    assert (found.last_acknowledged_at is not None) is known
+    assert found.last_acknowledged_at == datetime.fromisoformat(counts)
 
 
 def test_why_it_waits_by_an_error_of_that_time() -> None:

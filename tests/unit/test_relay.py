@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -220,6 +221,17 @@ def test_our_own_last_walsender_is_no_other_relay(
     own = State.STANDBY if restarted else State.CONNECTING
     assert [state for state, _ in seen[1:]] == [own, own, State.STANDBY]
     assert ("of this relay's last session" in seen[1][1]) is not restarted
+
+
+@pytest.mark.parametrize("timeline", [1, 2])
+def test_positions_of_another_timeline_are_forgotten(stage: Stage, timeline: int) -> None:
+    """Those of a standby that was promoted may be lower."""
+    admission: Any = stage._admission()
+    stage.relay._meet(admission)
+    stage.relay.status._received = stage.relay.status._confirmable = LSN(0x9000)
+    admission.server.timeline = timeline
+    stage.relay._meet(admission)
+    assert stage.relay.status.confirmable == (0x9000 if timeline == 1 else 0)
 
 
 def test_a_stray_cancellation_is_no_clean_end(stage: Stage) -> None:

@@ -149,18 +149,50 @@ def test_what_waited_is_the_business_of_the_relay_that_has_the_slot() -> None:
     assert status.oldest_unacknowledged() == 0
 
 
-def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_confirm() -> None:
+def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_confirm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 2000.0
+    monkeypatch.setattr("cdc_outbox.state.time.time", lambda: now)
     status = Status("outbox_slot")
     status.tally.last_acknowledged = 1000.0
     said = [status.acknowledged_at]
     a_session(status)
     said.append(status.acknowledged_at)
-    status.leave()
+    now += 100
     said.append(status.acknowledged_at)
+    status.leave()
     session = a_session(status, complete=0)
     said.append(status.acknowledged_at)
+    session.stream.confirmed = LSN(0xF0)  # a step, and not all of it
+    said.append(status.acknowledged_at)
     session.stream.confirmed = LSN(0x100)  # and yet a large transaction may be under way
-    assert [*said, status.acknowledged_at] == [1000.0, None, None, None, 1000.0]
+    assert [*said, status.acknowledged_at] == [1000.0, 2000.0, 2000.0, 2000.0, 2100.0, 1000.0]
+
+
+@pytest.mark.parametrize("seconds", [1, 4, 400], ids=lambda each: f"confirmed after {each} s")
+def test_a_transaction_that_took_long_is_no_stall_when_it_is_delivered(
+    monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """Until its commit nothing could be confirmed: only what comes after that counts."""
+    now = 1000.0
+    monkeypatch.setattr("cdc_outbox.state.time.time", lambda: now)
+    status = Status("outbox_slot")
+    session = a_session(status)
+    session.stream.confirmed = session.ledger.confirmable
+    for _ in range(600):
+        now += 1
+        status.tally.last_acknowledged = now
+        status.notice()
+        assert status.acknowledged_at == now
+    session.ledger.complete = session.ledger.confirmable = LSN(0x9000)
+    delivered = now
+    for _ in range(seconds):
+        status.notice()
+        assert status.acknowledged_at == delivered
+        now += 1
+    session.stream.confirmed = LSN(0x9000)
+    assert status.acknowledged_at == status.tally.last_acknowledged
 
 
 def test_a_commit_that_lies_in_the_future_is_no_negative_age() -> None:
@@ -175,3 +207,17 @@ def test_positions_never_fall() -> None:
     status.leave()
     a_session(status, complete=0)
     assert (status.received, status.confirmed) == (0x100, 0x80)
+
+
+def test_positions_of_another_server_or_timeline_mean_nothing() -> None:
+    status = Status("outbox_slot")
+    session = a_session(status)
+    session.stream.confirmed = LSN(0x100)
+    status.leave()
+    status.forget(LSN(0x90))
+    assert (status.received, status.confirmable, status.confirmed) == (0x90, 0x90, 0x90)
+    status.forget()
+    session = a_session(status, complete=0x30)
+    session.stream.confirmed = LSN(0x20)
+    assert (status.received, status.confirmable, status.confirmed) == (0x30, 0x30, 0x20)
+    assert status.confirmable_since is not None

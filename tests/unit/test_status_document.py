@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, cast
 
@@ -11,9 +13,11 @@ import pytest
 
 from cdc_outbox import faults
 from cdc_outbox.errors import KafkaUnavailable
+from cdc_outbox.mark import Marks
 from cdc_outbox.state import State
 from cdc_outbox.watch.health import Health
 from cdc_outbox.watch.status import document
+from tests.servers.cache import CHECKOUT
 from tests.unit.sampled import Watched, health, sample
 
 
@@ -47,7 +51,11 @@ def test_before_anything_has_happened() -> None:
         "errors": [],
         "mapping": {},
         "faults": [],
-        "delivery": {"oldest_unacknowledged_seconds": 0, "last_acknowledged_at": None},
+        "delivery": {
+            "oldest_unacknowledged_seconds": 0,
+            "last_acknowledged_at": None,
+            "confirmable_since": None,
+        },
         "throughput": {"events_per_second": None},
         "latency": {"p50_seconds": None, "p99_seconds": None},
         "history": {"step_seconds": 10, "points": []},
@@ -96,3 +104,30 @@ def test_errors_have_time_and_remedy_and_no_secret(monkeypatch: pytest.MonkeyPat
     assert datetime.fromisoformat(error["at"]).timestamp() == pytest.approx(time.time(), abs=5)
     assert shown["mapping"] == {"public.outbox": "key from ***"}
     assert shown["faults"] == [faults.HOLD_CONFIRMATION]
+
+
+def test_each_field_is_documented_and_no_other() -> None:
+    """In the table of docs/reference/http.md; what is below `health` has a schema of its own."""
+    watched = Watched()
+    watched.status.trouble(KafkaUnavailable("away", next="start it"))
+    watched.status.marks = Marks()
+    watched.sampler.fresh = sample()
+    watched.history.tick(time.monotonic() + 10)
+    shown = said(watched, health())
+    nested = {"lsn", "inflight", "events", "marks", "delivery", "throughput", "latency", "history"}
+    there = {(name, "") for name in shown if name not in nested | {"errors"}} | {("marks", "")}
+    there |= {(name, below) for name in nested for below in shown[name]}
+    there |= {("errors", below) for below in shown["errors"][0]}
+    there |= {("points", below) for below in shown["history"]["points"][0]}
+    assert set(documented()) == there
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Field and field below it, "" where the row is about the field itself."""
+    page = (CHECKOUT / "docs" / "reference" / "http.md").read_text()
+    section = page.partition("## What `/status` says\n")[2].partition("\n## ")[0]
+    field = ""
+    for row in re.findall(r"^\| .* \|$", section, re.MULTILINE)[1:]:
+        _, first, within, *_ = row.split("|")
+        (field,) = re.findall(r"`(\w+)`", first) or [field]
+        yield from ((field, below) for below in re.findall(r"`(\w+)`", within) or [""])
