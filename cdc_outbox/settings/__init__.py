@@ -7,6 +7,7 @@ records leave them out of their repr, and `redact` takes them out of any text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +77,9 @@ __all__ = [
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9464)
 
 _DEFAULT: Final = "default"
+_NAMES_A_FILE: Final = re.compile(
+    r"CDC_OUTBOX_(?:\w+_FILE|CONFIG)|PG(?:PASS|SERVICE)FILE|PGSSL(?:CERT|KEY|ROOTCERT|CRL)"
+)
 
 
 def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Settings:
@@ -192,7 +196,7 @@ def _assemble(
         origins={one.key: one.origin for one in shown},
         shown=shown,
         notices=(*notices, *_client_notices(client)),
-        redactor=_redactor(dsn, admin, client, environ),
+        redactor=_redactor(dsn, admin, client, token_file, environ),
     )
 
 
@@ -218,14 +222,19 @@ def _show(scalars: Mapping[str, Value], tables: Mapping[str, Mapping[str, Value]
     return shown
 
 
-def _redactor(dsn: Dsn, admin: Dsn, client: ClientOptions, environ: Mapping[str, str]) -> Redactor:
+def _redactor(
+    dsn: Dsn, admin: Dsn, client: ClientOptions, token_file: Path | None, environ: Mapping[str, str]
+) -> Redactor:
     secrets = {*dsn.secrets, *admin.secrets}
     secrets.update(value for name, value in client.items() if name in SECRET_CLIENT_NAMES)
     if password := environ.get("PGPASSWORD"):
         secrets.add(password)
-    public = {*dsn.public, *admin.public}
+    public = {*dsn.public, *admin.public, client.get("sasl.username", "")}
     public.update(value for name in ("PGUSER", "PGDATABASE", "PGHOST") if (value := environ.get(name)))
-    return Redactor(secrets, public, (dsn.text, admin.text))
+    paths = {*dsn.paths, *admin.paths, str(token_file or "")}
+    paths.update(value for name, value in client.items() if name.endswith(".location"))
+    paths.update(text for name, text in environ.items() if _NAMES_A_FILE.fullmatch(name))
+    return Redactor(secrets, public, (dsn.text, admin.text), paths)
 
 
 def _client_notices(client: ClientOptions) -> list[Notice]:

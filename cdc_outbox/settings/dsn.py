@@ -44,6 +44,9 @@ LIBPQ_VARIABLES: Final = (
 """Where libpq takes from what a connection string leaves out, as far as somebody sets them to lead somewhere."""
 
 _PUBLIC_WORDS: Final = frozenset({"user", "dbname", "host"})
+_PATH_WORDS: Final = frozenset(
+    {"passfile", "servicefile", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslkeylogfile", "sslrootcert"}
+)
 _SCHEMES: Final = ("postgresql", "postgres")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)(\+[A-Za-z0-9_]+)?://(.*)", re.DOTALL)
@@ -53,11 +56,12 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A connection string: the text for libpq, and the values in it that are secret or public."""
+    """A connection string: the text for libpq, and the values in it that are secret, public, or the paths of files."""
 
     text: str
     secrets: tuple[str, ...]
     public: tuple[str, ...]
+    paths: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Dsn({MASK})"
@@ -175,6 +179,7 @@ def _sorted_out(text: str, found: Sequence[tuple[str, str]]) -> Dsn:
         text,
         tuple(dict.fromkeys(value for name, value in pairs if name in SECRET_WORDS)),
         tuple(dict.fromkeys(value for name, value in pairs if name in _PUBLIC_WORDS)),
+        tuple(dict.fromkeys(value for name, value in pairs if name in _PATH_WORDS)),
     )
 
 

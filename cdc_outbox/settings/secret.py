@@ -38,21 +38,27 @@ class Redactor:
 
     A secret that is also a public word of the same connection (password `app` of user `app`) is masked only
     where it stands as a password, since the user's name has to be readable in an error. Short secrets are
-    masked as whole words only.
+    masked as whole words only. The path of a file that the settings name is no secret, whatever words are in it.
     """
 
-    __slots__ = ("_pattern", "_whole")
+    __slots__ = ("_paths", "_pattern", "_whole")
 
     def __init__(
-        self, secrets: Iterable[str] = (), public: Iterable[str] = (), whole: Iterable[str] = ()
+        self,
+        secrets: Iterable[str] = (),
+        public: Iterable[str] = (),
+        whole: Iterable[str] = (),
+        paths: Iterable[str] = (),
     ) -> None:
-        """`secrets` are masked anywhere; `whole` are connection strings, masked as they stand."""
-        known = set(public)
-        parts = [
-            _spellings(secret) for secret in sorted(set(secrets) - known, key=len, reverse=True) if secret
-        ]
+        """`secrets` are masked anywhere but in `paths`; `whole` are connection strings, masked as they stand."""
+        hidden = {secret for secret in set(secrets) - set(public) if secret}
+        self._paths = {
+            path for path in set(paths) - hidden if "/" in path and any(secret in path for secret in hidden)
+        }
+        parts = [rf"(?<![\w/.-]){re.escape(path)}(?![\w/-]|\.\w)" for path in _longest_first(self._paths)]
+        parts += [_spellings(secret) for secret in _longest_first(hidden)]
         self._pattern = re.compile("|".join(parts)) if parts else None
-        self._whole = tuple(sorted({text for text in whole if text}, key=len, reverse=True))
+        self._whole = tuple(_longest_first({text for text in whole if text}))
 
     def redact(self, text: str) -> str:
         """The text without any secret."""
@@ -60,7 +66,7 @@ class Redactor:
             if dsn in text:
                 text = text.replace(dsn, MASK)
         if self._pattern is not None:
-            text = self._pattern.sub(MASK, text)
+            text = self._pattern.sub(lambda found: found[0] if found[0] in self._paths else MASK, text)
         if "://" in text:
             text = _USERINFO.sub(rf"\1:{MASK}@", text)
         if "=" in text:
@@ -69,6 +75,10 @@ class Redactor:
 
     def __repr__(self) -> str:
         return "Redactor()"
+
+
+def _longest_first(texts: set[str]) -> list[str]:
+    return sorted(texts, key=len, reverse=True)
 
 
 def _spellings(secret: str) -> str:

@@ -99,6 +99,21 @@ class TestRedactor:
         assert redact("postgresql://postgres:postgres@h/d") == "postgresql://postgres:***@h/d"
         assert redact("user=postgres password=postgres") == "user=postgres password=***"
 
+    @pytest.mark.parametrize("secret", ["relay", "relay-secret", "kafka"])
+    def test_a_path_is_no_secret_whatever_words_are_in_it(self, secret: str) -> None:
+        path = f"/etc/kafka/{secret}.pem"
+        redact = Redactor([secret], paths=[path, "/", "relative.pem", secret]).redact
+        assert redact(f"ssl.key.location is {path}, which can't be read") == (
+            f"ssl.key.location is {path}, which can't be read"
+        )
+        assert redact(f"see {path}. {secret} /var/{secret} {path}.old") == (
+            f"see {path}. *** /var/*** {path.replace(secret, '***')}.old"
+        )
+        assert redact(f"sasl.password={path}") == "sasl.password=***"
+
+    def test_a_secret_that_looks_like_a_path_is_one(self) -> None:
+        assert Redactor(["/etc/x"], paths=["/etc/x"]).redact("is /etc/x") == "is ***"
+
     @pytest.mark.parametrize(
         ("text", "clean"),
         [
