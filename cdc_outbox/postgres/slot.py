@@ -52,12 +52,12 @@ WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
 """PostgreSQL's words on the WAL that a slot needs, the worst last."""
 
 # Columns that only newer servers have are read by name from the row's JSON form, so that one statement serves
-# all versions: conflicting (16), inactive_since, invalidation_reason, failover, synced (17).
+# all versions: inactive_since, invalidation_reason, failover, synced (17).
 _INSPECT: Final[LiteralString] = """
 select s.slot_name::text, s.plugin::text, s.slot_type, s.database::text,
        coalesce(s.database = current_database(), false), s.temporary, s.active, s.active_pid,
        s.catalog_xmin::text::bigint, s.restart_lsn::text, s.confirmed_flush_lsn::text, s.wal_status,
-       s.safe_wal_size, s.two_phase, (j ->> 'conflicting')::boolean, (j ->> 'inactive_since')::timestamptz,
+       s.safe_wal_size, s.two_phase, (j ->> 'inactive_since')::timestamptz,
        j ->> 'invalidation_reason', coalesce((j ->> 'failover')::boolean, false),
        coalesce((j ->> 'synced')::boolean, false)
   from pg_catalog.pg_replication_slots s cross join lateral to_jsonb(s) j
@@ -85,8 +85,8 @@ class Slot:
     """One row of `pg_replication_slots`, in that view's words.
 
     `here`: the slot belongs to the database that was asked. `confirmed_flush_lsn` is delivery, `restart_lsn`
-    is disk. `safe_wal_size` is None when unlimited or lost, and None is never 0. Before 16 `conflicting`,
-    before 17 `inactive_since` and `invalidation_reason` are None.
+    is disk. `safe_wal_size` is None when unlimited or lost, and None is never 0. Before 17 `inactive_since` and
+    `invalidation_reason` are None; a slot that is invalidated for whatever reason has the `wal_status` lost on all.
     """
 
     name: str
@@ -103,7 +103,6 @@ class Slot:
     wal_status: str | None
     safe_wal_size: int | None
     two_phase: bool
-    conflicting: bool | None
     inactive_since: datetime | None
     invalidation_reason: str | None
     failover: bool

@@ -352,7 +352,6 @@ def _slot(row: dict[str, Any], database: str) -> Slot:
         wal_status=row["wal_status"],
         safe_wal_size=row["safe_wal_size"],
         two_phase=row["two_phase"],
-        conflicting=row.get("conflicting"),
         inactive_since=_time(row.get("inactive_since")),
         invalidation_reason=row.get("invalidation_reason"),
         failover=bool(row.get("failover")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -81,7 +82,6 @@ def test_a_new_slot_is_whole_and_says_so(database: Database, settings: PostgresS
         assert made.restart_lsn is not None
         assert made.restart_lsn <= made.confirmed_flush_lsn
         assert made.failover is (database.major >= 17)
-        assert (made.conflicting is None) is (database.major < 16)
         assert (made.inactive_since is None) is (database.major < 17)
         assert await slots.drop(conn, settings.slot)
         assert not await slots.drop(conn, settings.slot)
@@ -343,7 +343,7 @@ def test_a_slot_in_use_names_who_uses_it(database: Database, settings: PostgresS
 def test_a_lost_slot_is_known_as_lost(
     make_postgres: Callable[..., PostgresServer], settings: PostgresSettings, major: int
 ) -> None:
-    """16 calls such a slot conflicting, and says nothing of a reason; only wal_status is the same everywhere."""
+    """Before 17 no reason is said; only wal_status is the same everywhere."""
     server = make_postgres(major, settings={"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB"})
     own = replace(settings, dsn=server.dsn())
 
@@ -364,6 +364,45 @@ def test_a_lost_slot_is_known_as_lost(
         assert await slots.drop(conn, settings.slot)
 
     on_two(own, work)
+
+
+@pytest.mark.parametrize("major", [16, 17, 18])
+def test_a_slot_on_a_standby_that_a_conflict_took_is_lost(
+    make_postgres: Callable[..., PostgresServer], settings: PostgresSettings, major: int
+) -> None:
+    """The primary removes catalogue rows that it needs: `wal_status` says it, and from 17 on the reason."""
+    primary = make_postgres(major)
+    standby = primary.standby()
+    try:
+        standby.reload({"hot_standby_feedback": "off"})
+        own = replace(settings, dsn=standby.dsn())
+        making = threading.Thread(
+            target=standby.execute,
+            args=("select pg_create_logical_replication_slot(%s, 'pgoutput')", (settings.slot,)),
+        )
+        making.start()
+
+        def made() -> bool:
+            primary.execute("select pg_log_standby_snapshot()")
+            return not making.is_alive()
+
+        eventually(made, 30, "the slot made")
+
+        async def work(conn: Connection, _: Connection) -> None:
+            def conflicts() -> bool:
+                primary.execute("create table gone (n int)")
+                primary.execute("drop table gone")
+                primary.execute("vacuum pg_class")
+                return bool(standby.value("select wal_status = 'lost' from pg_replication_slots"))
+
+            await asyncio.to_thread(eventually, conflicts, 30, "a conflict")
+            with pytest.raises(SlotLost) as caught:
+                slots.require(await slots.inspect(conn, settings.slot), settings.slot)
+            assert ("rows_removed" in str(caught.value)) is (major > 16)
+
+        on_two(own, work)
+    finally:
+        standby.close()
 
 
 def test_no_room_for_a_slot_is_a_set_up_error(

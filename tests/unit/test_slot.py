@@ -26,7 +26,6 @@ GOOD = Slot(
     wal_status="reserved",
     safe_wal_size=None,
     two_phase=False,
-    conflicting=False,
     inactive_since=None,
     invalidation_reason=None,
     failover=False,
@@ -72,7 +71,6 @@ def test_a_foreign_slot_is_refused_with_its_trait(changed: Slot, words: str) -> 
     "changed",
     [
         replace(GOOD, wal_status="lost"),
-        replace(GOOD, wal_status="lost", conflicting=True),
         replace(GOOD, invalidation_reason="idle_timeout"),
     ],
 )
