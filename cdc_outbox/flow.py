@@ -200,7 +200,7 @@ class Flow:
             except Held as error:
                 self._hold(error)
             except KafkaUnavailable as error:
-                if self.status.state is not State.DRAINING:
+                if self.publisher.away is not None or self.status.state is not State.DRAINING:
                     self._hold(error)
             else:
                 break
@@ -233,22 +233,23 @@ class Flow:
             now, state, silent = time.monotonic(), self.status.state, self.publisher.silent_for
             if self.awaits_topic or state not in (State.STREAMING, State.HELD):
                 continue
-            if silent > SILENT and state is State.STREAMING:
+            trouble = self.publisher.away or (self._owed() if silent > SILENT else None)
+            if trouble is None:
+                steady = not silent and now - began > STEADY
+                if state is State.HELD and (self.publisher.published or steady):
+                    self.status.change(State.STREAMING)
+            elif state is State.STREAMING or str(trouble) != self.status.reason:
                 said = now
-                self._hold(
-                    KafkaUnavailable(
-                        f"Kafka at {self.settings.kafka.bootstrap_servers} has owed us a confirmation"
-                        f" for more than {SILENT:g} s",
-                        next="check that the brokers run; the relay goes on by itself when they do",
-                    )
-                )
-            elif silent > SILENT and now - said >= REMIND:
+                self._hold(trouble)
+            elif now - said >= REMIND:
                 said = now
                 _log.warning("still held", error=self.status.reason, slot=self.status.slot)
-            elif silent > SILENT or state is State.STREAMING:
-                continue
-            elif self.publisher.published or (not silent and now - began > STEADY):
-                self.status.change(State.STREAMING)
+
+    def _owed(self) -> KafkaUnavailable:
+        return KafkaUnavailable(
+            f"Kafka at {self.settings.kafka.bootstrap_servers} has owed us a confirmation for more than {SILENT:g} s",
+            next="check that the brokers run; the relay goes on by itself when they do",
+        )
 
     async def _beat(self) -> None:
         await pulse.beat(self.stream, self.intake, sender_timeout=self.stream.sender_timeout)
@@ -287,8 +288,8 @@ class Flow:
                     await asyncio.sleep(0)
                 elif self.ledger.in_transaction:
                     await self.stream.readable()
-        except Held as error:
-            # The transaction waits for the topic of a row, and comes again with the next start.
+        except (Held, KafkaUnavailable) as error:
+            # The transaction waits for the bus or the topic of a row, and comes again with the next start.
             self.awaits_topic = True
             _log.info("stopped within a transaction", reason=str(error), slot=self.status.slot)
         await self.publisher.settled()

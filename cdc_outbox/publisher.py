@@ -85,6 +85,9 @@ class Publisher(Protocol):
     failed: asyncio.Future[CdcOutboxError]
     """Resolves to the reason when a delivery failed for good or its outcome is unknown."""
 
+    away: CdcOutboxError | None
+    """Why the bus has never been reached, while it hasn't: it goes on trying, and until then no topic is known."""
+
     inflight_bytes: int
     published: dict[str, int]
     """Confirmed events by topic, in this session."""
@@ -185,6 +188,7 @@ class MemoryPublisher:
         self.topics = topics
         self.messages: list[Encoded] = []
         self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
+        self.away: CdcOutboxError | None = None
         self.inflight_bytes = 0
         self.inflight_events = 0
         self.published: dict[str, int] = {}

@@ -25,27 +25,33 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
+from cdc_outbox import log
+from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
 from cdc_outbox.kafka.partitioner import HASHES
 from cdc_outbox.kafka.records import Records
-from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable
+from cdc_outbox.publisher import BusRefused, StartOver, TopicUnknown, Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.tally import Tally, reason
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from aiokafka import AIOKafkaProducer
 
     from cdc_outbox.acknowledge import Ledger
+    from cdc_outbox.backoff import Backoff
     from cdc_outbox.event import Encoded
     from cdc_outbox.publisher import Deliveries
     from cdc_outbox.settings import KafkaSettings
+
+_log = log.get(__name__)
 
 ROUND: Final = 0.02
 """Seconds after which open batches stop waiting for what is in flight (a partition without a leader, say)."""
@@ -107,6 +113,7 @@ class KafkaPublisher:
         self._max_record = options.max_request_size(settings)
         self._max_batch = options.batch_size(settings)
         self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
+        self.away: CdcOutboxError | None = None
         self.inflight_bytes = 0
         self._out_events = 0
         self.published: dict[str, int] = {}
@@ -120,12 +127,35 @@ class KafkaPublisher:
         Raises KafkaUnavailable when no broker answers, BusRefused where credentials or protocol are wrong.
         """
         await client.start(self._producer, self._settings)
-        self._tasks = [
-            asyncio.create_task(self._submitter(), name="kafka-submitter"),
-            asyncio.create_task(self._watch(), name="kafka-watch"),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._go_on_with(self._submitter(), "kafka-submitter")
+        self._go_on_with(self._watch(), "kafka-watch")
+
+    def start_later(self, why: KafkaUnavailable | BusRefused, backoff: Backoff) -> None:
+        """After `start` failed: go on trying. Until it succeeds, `away` is the reason, and no topic is known."""
+        self._not_yet(why)
+        self._go_on_with(self._reach(backoff), "kafka-start")
+
+    def _not_yet(self, why: KafkaUnavailable | BusRefused) -> None:
+        kind = KafkaUnavailable if isinstance(why, KafkaUnavailable) else Held
+        self.away = kind(str(why), next=why.next)
+
+    async def _reach(self, backoff: Backoff) -> None:
+        while self.away is not None:
+            await asyncio.sleep(backoff.seconds())
+            await client.stop(self._producer, within=0.0)  # what has failed to start isn't started again
+            self._producer = client.producer(self._settings)
+            try:
+                await self.start()
+            except (KafkaUnavailable, BusRefused) as error:
+                self._not_yet(error)
+            else:
+                self.away = None
+                _log.info("Kafka is reached", bootstrap_servers=self._settings.bootstrap_servers)
+
+    def _go_on_with(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -136,6 +166,8 @@ class KafkaPublisher:
 
         Raises TopicMissing or Held while the cluster doesn't have it or forbids it, KafkaUnavailable.
         """
+        if self.away is not None:
+            raise type(self.away)(str(self.away), next=self.away.next)
         found = await topics.look_up(self._producer, self._settings, topic)
         if topic in self._lanes:
             await self.settled()  # keys move to other partitions: nothing of them may still be under way

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.sql import SQL
 
 from cdc_outbox.kafka import client
 from cdc_outbox.settings import load
@@ -174,20 +175,46 @@ def test_a_server_that_crashes_while_the_relay_is_down_sends_from_its_last_check
 def test_delivery_begins_when_kafka_comes(
     own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    """F19: Kafka is down at the start, and comes back at another port that only the bootstrap address knows."""
+    """F19: Kafka is down at the start, and comes back at another port that only the bootstrap address knows.
+
+    Until then the slot follows the log of others, also after the stream broke: nothing of it is owed to Kafka.
+    """
     pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     own_kafka.kill()
     relay = pipeline.start(state=None)
-    relay.wait_state("connecting")
-    relay.wait_for(lambda record: record.get("event") == "waiting", 60)
+    for _ in range(2):
+        relay.wait_state("held", timeout=60)
+        pipeline.sql(SQL("select pg_logical_emit_message(false, 'noise', repeat('x', 1000000))"))
+        pipeline.wait_confirmed(pipeline.end_of_wal())
+        pipeline.terminate_walsender()
+        relay.wait_state("connecting")
     writer = pipeline.writer()
     writer.write(50)
+    relay.wait_state("held", timeout=60)
     assert relay.running
     own_kafka.start()
     relay.wait_state("streaming", timeout=60)
-    pipeline.books(writer)
+    assert pipeline.books(writer).duplicates == ()
     waiting = [record for record in relay.records if record.get("event") == "waiting"]
     assert len(waiting) == len({record["error"] for record in waiting}), "the same error within a minute"
+
+
+def test_a_stop_waits_for_no_broker_that_never_answered(
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
+    own_kafka.kill()
+    relay = pipeline.start(state=None)
+    relay.wait_state("held", timeout=60)
+    writer = pipeline.writer(rows_per_transaction=5)
+    writer.write(50)
+    pipeline.wait_round()
+    code, seconds = relay.terminate()
+    assert code == 0, relay.text()
+    assert seconds < 5
+    own_kafka.start()
+    pipeline.start()
+    assert pipeline.books(writer).duplicates == ()
 
 
 def test_delivery_begins_when_postgres_comes(

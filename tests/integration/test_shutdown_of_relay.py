@@ -73,6 +73,22 @@ def test_a_stop_just_after_a_connection_was_lost_sends_nothing_twice(
     assert_nothing_twice(pipeline, writer)
 
 
+def test_a_stop_owes_nothing_where_all_was_confirmed_before_postgres_went(
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(own_postgres, kafka).prepare(2).init()
+    relay, writer = pipeline.start(), pipeline.writer()
+    writer.write(10)
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    own_postgres.stop()
+    relay.wait_state("connecting")
+    code, seconds = relay.terminate()
+    assert code == 0, relay.text()
+    assert seconds < 5
+    own_postgres.start()
+    assert_nothing_twice(pipeline, writer)
+
+
 def test_a_stop_within_a_transaction_reads_on_to_its_commit(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
