@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from cdc_outbox.mark import Marks
     from cdc_outbox.marker import Marker
+    from cdc_outbox.postgres.backend import Backend
     from cdc_outbox.settings import Settings
 
 _log = log.get(__name__)
@@ -96,7 +97,7 @@ class Relay:
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
         self._started: str | None = None
-        self._walsender: int | None = None
+        self._walsender: Backend | None = None
         self._ending_since: float | None = None
         self._fixed_topics: set[str] | None = None
         self._said_mapping: dict[str, str] = {}
@@ -165,7 +166,6 @@ class Relay:
 
         Raises DrainExceeded where that can't be done.
         """
-        self._fail_fast = True
         until, limit = LSN(self._deliveries.until), self._settings.limits.drain
         left = max(LAST_MOMENT, limit - (time.monotonic() - self._stop_asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
@@ -210,14 +210,13 @@ class Relay:
             ledger = Ledger()
             publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries, self.status.tally)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
-            await self._reach_bus(publisher)
-            if admission.server.started != self._started:
-                self._walsender = None  # a server that was restarted may give its number to another's
+            await publisher.start()
+            await self._require_topics(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
             self._meet(admission)
             stream = await admission.stream()
-            self._walsender, self._ending_since = stream.pid, None
+            self._walsender, self._ending_since = stream.backend, None
             ending.push_async_callback(stream.close)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
@@ -267,19 +266,6 @@ class Relay:
         fixed = [plan.layout.topics.fixed for plan in known]
         self._fixed_topics = {topic for topic in fixed if topic is not None}
 
-    async def _reach_bus(self, publisher: KafkaPublisher) -> None:
-        """A bus that is away, or takes us no more, keeps rows waiting, but not the slot from following the log."""
-        try:
-            await publisher.start()
-            await self._require_topics(publisher)
-        except (KafkaUnavailable, BusRefused) as error:
-            if self._fail_fast or (isinstance(error, BusRefused) and self._stream_of is None):
-                raise
-            self._fixed_topics = set()  # what is missing holds the row that needs it
-            self._say(error)
-            self.status.change(State.HELD, str(error))
-            publisher.start_later(error, Backoff(self._settings.retry))
-
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
         """Once: a topic that is the same for all rows, and isn't there, is wrong in the settings."""
         for topic in self._fixed_topics or ():
@@ -307,16 +293,16 @@ class Relay:
         stops = (self._stop.is_set() or self._caught_up.is_set()) and not hurries
         await marker.close(within=MARKS_LAST if stops else 0.0)
 
-    def _standing_by(self, pid: int) -> None:
+    def _standing_by(self, holder: Backend) -> None:
         if self._stop.is_set():
             raise SlotBusy(
-                f"walsender {pid} streams from the slot",
+                f"walsender {holder.pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
-        if pid == self._walsender:
-            self._await_own(pid)
+        if holder == self._walsender:
+            self._await_own(holder.pid)
             return
-        self.status.change(State.STANDBY, f"walsender {pid} streams from the slot")
+        self.status.change(State.STANDBY, f"walsender {holder.pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked
 

@@ -23,7 +23,17 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres import belonging, outbox, publication, server, slot, synchronous, whole, witness
+from cdc_outbox.postgres import (
+    backend,
+    belonging,
+    outbox,
+    publication,
+    server,
+    slot,
+    synchronous,
+    whole,
+    witness,
+)
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.family import FAMILY_OF_OID
@@ -35,6 +45,7 @@ from cdc_outbox.postgres.witness import Absent, Witness
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdc_outbox.postgres.backend import Backend
     from cdc_outbox.postgres.publication import Identity, PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
@@ -348,13 +359,11 @@ class Admission:
             self._memory.proven = ZERO
         return back
 
-    async def stand_by(self, standing_by: Callable[[int], None]) -> None:
-        """Wait while another walsender has the slot; `standing_by` is told its process id."""
-        while True:
-            found = await self.control.run(lambda conn: slot.inspect(conn, self._settings.slot))
-            if found is None or not found.active:
-                return
-            standing_by(found.active_pid or 0)
+    async def stand_by(self, standing_by: Callable[[Backend], None]) -> None:
+        """Wait while another walsender has the slot; `standing_by` is told which."""
+        name = self._settings.slot
+        while (holder := await self.control.run(lambda conn: backend.holder(conn, name))) is not None:
+            standing_by(holder)
             await asyncio.sleep(POLL)
 
     async def stream(self) -> ReplicationStream:
@@ -372,7 +381,8 @@ class Admission:
         )
         try:
             server.require_same(self.server, await server.identify(connection))
-            stream = ReplicationStream(connection, sender_timeout=await _sender_timeout(connection))
+            timeout, own = await _sender_timeout(connection), await backend.own(connection)
+            stream = ReplicationStream(connection, sender_timeout=timeout, backend=own)
             await stream.start(self._settings.slot, self._settings.publication)
         except BaseException:
             await connection.close()

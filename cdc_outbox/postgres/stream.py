@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc_outbox.errors import CdcOutboxError
+    from cdc_outbox.postgres.backend import Backend
     from cdc_outbox.postgres.connection import Connection
 
 REPLY_SPACING: Final = 0.1
@@ -59,9 +60,13 @@ def start_command(slot: str, publication: str) -> bytes:
 class ReplicationStream:
     """A started logical replication connection."""
 
-    def __init__(self, connection: Connection, *, sender_timeout: float) -> None:
+    def __init__(
+        self, connection: Connection, *, sender_timeout: float, backend: Backend | None = None
+    ) -> None:
         self.sender_timeout = sender_timeout
         """The server ends the walsender after so many seconds without a word from us; 0 for never."""
+        self.backend = backend
+        """The walsender, as `stand_by` tells it from others."""
         self._connection = connection
         self._slot: str | None = None
         self._pgconn = connection.pgconn
