@@ -166,6 +166,7 @@ class Relay:
 
         Raises DrainExceeded where that can't be done.
         """
+        self._fail_fast = True
         until, limit = LSN(self._deliveries.until), self._settings.limits.drain
         left = max(LAST_MOMENT, limit - (time.monotonic() - self._stop_asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
@@ -210,8 +211,7 @@ class Relay:
             ledger = Ledger()
             publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries, self.status.tally)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
-            await publisher.start()
-            await self._require_topics(publisher)
+            await self._reach_bus(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
             self._meet(admission)
@@ -265,6 +265,19 @@ class Relay:
             self._mapping.is_news(plan)  # no: the line at start says it
         fixed = [plan.layout.topics.fixed for plan in known]
         self._fixed_topics = {topic for topic in fixed if topic is not None}
+
+    async def _reach_bus(self, publisher: KafkaPublisher) -> None:
+        """A bus that is away, or takes us no more, keeps rows waiting, but not the slot from following the log."""
+        try:
+            await publisher.start()
+            await self._require_topics(publisher)
+        except (KafkaUnavailable, BusRefused) as error:
+            if self._fail_fast or (isinstance(error, BusRefused) and self._stream_of is None):
+                raise
+            self._fixed_topics = set()  # what is missing holds the row that needs it
+            self._say(error)
+            self.status.change(State.HELD, str(error))
+            publisher.start_later(error, Backoff(self._settings.retry))
 
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
         """Once: a topic that is the same for all rows, and isn't there, is wrong in the settings."""
