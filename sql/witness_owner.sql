@@ -18,6 +18,7 @@ begin
   end if;
   perform pg_catalog.set_config('search_path', others, true);
 exception when insufficient_privilege then
-  raise notice 'public.cdc_outbox_witness stays with %: %', current_user, sqlerrm;
+  raise notice 'public.cdc_outbox_witness stays %''s, who alone can drop it and grant rights on it, for % could not give '
+    'it to %, the owner of the outbox: %', current_user, current_user, heir, sqlerrm;
 end
 $$;

@@ -11,9 +11,19 @@ import click
 
 from cdc_outbox import __version__
 from cdc_outbox.cli.command import Command, Group, Program, ask, run, until_signal
-from cdc_outbox.cli.option import load_settings, settings_options
+from cdc_outbox.cli.option import load_settings, next_step, settings_options
 
-__all__ = ["Command", "Group", "ask", "load_settings", "main", "run", "settings_options", "until_signal"]
+__all__ = [
+    "Command",
+    "Group",
+    "ask",
+    "load_settings",
+    "main",
+    "next_step",
+    "run",
+    "settings_options",
+    "until_signal",
+]
 
 SUMMARIES: Final = {
     "init": "Create what is missing: table, witness, publication, slot.",

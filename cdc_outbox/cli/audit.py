@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.log import json_text, plain
@@ -99,7 +99,6 @@ def command(
     sources = ids_from(id_from)
 
     from cdc_outbox.postgres.chosen import Chosen
-    from cdc_outbox.postgres.remedy import complete
     from cdc_outbox.repair.audit import Wish
 
     wish = Wish(
@@ -117,7 +116,7 @@ def command(
     redact = settings.redactor.redact
     document = report.document()
     if report.next is not None:
-        document["next"] = complete(report.next, settings)
+        document["next"] = next_step(report.next)
     if as_json or format_ == "json":
         click.echo(json_text(plain(document, redact)))
     else:

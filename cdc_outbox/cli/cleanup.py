@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.age import older_than_option
 from cdc_outbox.errors import UsageError
 
@@ -96,7 +96,7 @@ def _document(cleaned: Cleaned) -> dict[str, Any]:
         "left_out": found.left_out,
         "unacknowledged": found.undelivered,
         "oldest_unacknowledged": [{"id": row.id, "time": row.time} for row in found.oldest],
-        "slots": [{"problem": problem, "next": remedy} for problem, remedy in cleaned.why],
+        "slots": [{"problem": problem, "next": next_step(remedy)} for problem, remedy in cleaned.why],
     }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def _examine(settings: Settings) -> Report:
     if settings.log.level != "debug":
         for name in ("aiokafka", "cdc_outbox.postgres.admission"):  # what they have to say is in the report
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    return await examine(settings)
+    return await examine(settings, next_step)
 
 
 def _text(report: Report) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.cli.shown import EPOCH, time
 from cdc_outbox.watch.words import printable
@@ -49,13 +49,12 @@ def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json:
     import logging
 
     from cdc_outbox import log
-    from cdc_outbox.postgres.remedy import complete
     from cdc_outbox.repair.find import Unknown, find
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in a line of ours
     logger = log.get(__name__)
     found = run(find(settings, event_id, in_topic=in_topic, ids_from=sources, told=logger.warning))
-    events = [replace(event, next=complete(event.next, settings)) for event in found]
+    events = [replace(event, next=next_step(event.next)) for event in found]
     if as_json:
         document = {"schema_version": 1, "id": event_id, "events": [_document(event) for event in events]}
         click.echo(log.json_text(document))

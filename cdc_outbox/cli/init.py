@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.age import duration
 from cdc_outbox.log import json_text
 
@@ -132,7 +132,7 @@ def command(
     if not as_json and slot is not None:
         click.echo(f'slot "{slot.name}" stands at {slot.confirmed_flush_lsn}')
     for unfit in report.unfit:
-        click.echo(f"start with these settings will refuse: {unfit}\nnext: {unfit.next}", err=True)
+        click.echo(f"start with these settings will refuse: {unfit}\nnext: {next_step(unfit.next)}", err=True)
 
 
 # The settings' own --only gave way to the one above.
@@ -143,6 +143,8 @@ command.params.remove(_filter)
 def tell(step: Step) -> None:
     """One line about a step, on stdout."""
     click.echo(f"{step.name:<12} {step.status:<8} {step.object}")
+    if step.note:
+        click.echo(step.note, err=True)
     if step.name == "grants" and step.status == "created":
         click.echo(f"suggested, not needed: grant pg_read_all_stats to {step.object};", err=True)
 

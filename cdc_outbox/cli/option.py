@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,16 +13,15 @@ import click
 from cdc_outbox import log
 from cdc_outbox.cli.command import TYPED
 from cdc_outbox.cli.failure import Reporter
-from cdc_outbox.postgres.remedy import complete, repeat
+from cdc_outbox.postgres.remedy import complete, once_more, repeat
 from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
 from cdc_outbox.settings.entries import Entries
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _FLAGS = "cdc_outbox.flags"
+_NEXT = "cdc_outbox.next"
 _ALWAYS = "log"
-_REPEATED = frozenset({"init", "backfill"})
-"""Commands whose remedies repeat what was given, for a condition that is dropped sends other rows."""
 
 
 def settings_options(
@@ -61,11 +61,12 @@ def load_settings(command: str | None = None) -> Settings:
     settings = load(command or running, context.meta.get(_FLAGS, {}), os.environ, Path.cwd())
     for_start = running == "start"
     format_ = settings.log.format or (log.stderr_format() if for_start else "text")
-    given = _typed(context) if running in _REPEATED else []
+    given = _typed(context)
 
     def completed(text: str) -> str:
-        return repeat(complete(text, settings), running, given)
+        return repeat(complete(once_more(text, running, given), settings), running, given, _takes)
 
+    context.meta[_NEXT] = completed
     log.set_up(settings.log.level, format_, settings.redactor.redact, completed)
     reporter = context.find_object(Reporter)
     if reporter is not None:
@@ -77,6 +78,21 @@ def load_settings(command: str | None = None) -> Settings:
     for notice in settings.notices:
         own.warning(notice.text, **notice.fields)
     return settings
+
+
+def next_step(text: str) -> str:
+    """A next step as the running command shows it: its commands have the settings and flags that they need.
+
+    To be called after `load_settings`.
+    """
+    completed: Callable[[str], str] = click.get_current_context().meta[_NEXT]
+    return completed(text)
+
+
+def _takes(name: str) -> frozenset[str]:
+    """The flags of a command."""
+    command = import_module(f"cdc_outbox.cli.{name}").command
+    return frozenset(flag for each in command.params for flag in (*each.opts, *each.secondary_opts))
 
 
 def _typed(context: click.Context) -> list[tuple[str, str | None]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
+from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options, until_signal
 from cdc_outbox.cli.shown import time
 from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text
@@ -264,7 +264,7 @@ def _document(trial: Trial) -> dict[str, Any]:
         "row": row.plan.raw(row.values),
     }
     if poison is not None:
-        document["poison"] = {"reason": poison.reason, "error": str(poison), "next": poison.next}
+        document["poison"] = {"reason": poison.reason, "error": str(poison), "next": next_step(poison.next)}
     if obstacle is not None:
         document["obstacle"] = asdict(obstacle)
     return document

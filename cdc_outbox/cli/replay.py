@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
+from cdc_outbox.cli import Command, ask, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.errors import CdcOutboxError, UsageError
 
@@ -178,13 +178,13 @@ def _told(found: Found, *, shown: bool) -> list[str]:
             f"come by the stream ({ids}{more})"
         )
         if found.unproven is not None:
-            lines.append(f"  {found.unproven[0]}; next: {found.unproven[1]}")
+            lines.append(f"  {found.unproven[0]}; next: {next_step(found.unproven[1])}")
     lines += [f"left out: {count} by the rule {rule}" for rule, count in sorted(found.left_out.items())]
     if found.clock is not None:
         lines.append(str(found.clock))
     if found.first_poison is not None:
         lines.append(f"can't be published: {found.poison}, the first: {found.first_poison}")
-        lines.append(f"  next: {found.first_poison.next}")
+        lines.append(f"  next: {next_step(found.first_poison.next)}")
     return lines
 
 

@@ -24,7 +24,7 @@ from cdc_outbox.errors import (
     SynchronousStandby,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import publication, server, slot, sqlstate, synchronous, witness
+from cdc_outbox.postgres import publication, server, slip, slot, sqlstate, synchronous, witness
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
 from cdc_outbox.postgres.guard import Finding
@@ -272,7 +272,7 @@ class PostgresSide:
 
     async def publication(self) -> None:
         wanted, tables = self.settings.postgres.publication, self.settings.outbox.tables
-        state = await publication.look(self.conn, wanted, tables, within=WITHIN)
+        state = await slip.look(self.conn, self.settings.postgres, tables, within=WITHIN)
         if not self.outbox.whole:
             return  # a table that isn't there was named
         if state.problem is not None and state.identity is None and self.found is None:
@@ -302,7 +302,7 @@ class PostgresSide:
         except MissingRight:
             self.row = Absent.ROW  # the witness's own check names it
         if found is not None or pending is not None or isinstance(self.row, Absent):
-            slot.require(found, self.name, pending=pending)
+            await slip.require_slot(self.conn, found, self.name, pending=pending)
         notes = await self.rehearse() if self.able and not (found and pending) else []
         if found is None:
             raise SlotMissing(f'the replication slot "{self.name}" is gone', next=recover(self.name))

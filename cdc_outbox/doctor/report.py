@@ -6,15 +6,13 @@ A side that can't be reached is one failed check, and hides nothing of the other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cdc_outbox.doctor import kafka, postgresql, relay
 from cdc_outbox.doctor.check import Findings, Status
-from cdc_outbox.postgres.remedy import complete
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cdc_outbox.doctor.check import Check
     from cdc_outbox.settings import Settings
@@ -47,11 +45,10 @@ class Report:
         }
 
 
-async def examine(settings: Settings) -> Report:
-    """Look at everything. Raises nothing but what is a fault of this program."""
+async def examine(settings: Settings, complete: Callable[[str], str]) -> Report:
+    """Look at everything; each remedy passes `complete`. Raises nothing but what is a fault of this program."""
     redact = settings.redactor.redact
-    completed = partial(complete, settings=settings)
-    own, server, cluster = (Findings(side, redact, completed) for side in ("relay", "postgres", "kafka"))
+    own, server, cluster = (Findings(side, redact, complete) for side in ("relay", "postgres", "kafka"))
     relay.examine(settings, own)
     outbox = await postgresql.examine(settings, server)
     await kafka.examine(settings.kafka, outbox, cluster)

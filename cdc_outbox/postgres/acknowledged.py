@@ -38,8 +38,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import MissingRight, PostgresUnavailable
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import server, witness
-from cdc_outbox.postgres.catalogue import no_table
+from cdc_outbox.postgres import server, slip, witness
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
@@ -130,7 +129,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
     ((now,),) = await execute(owner, _NOW)
     relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}
     if not relations:
-        raise no_table(table)
+        raise await slip.no_table(owner, table)
     try:
         rows = await witness.read_all(relay)
     except MissingRight as error:

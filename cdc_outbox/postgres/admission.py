@@ -17,6 +17,7 @@ from cdc_outbox.errors import (
     PostgresUnavailable,
     PublicationReplaced,
     PublicationUnseen,
+    PublicationWrong,
     SetupError,
     SlotBusy,
     SlotMissing,
@@ -27,6 +28,7 @@ from cdc_outbox.postgres import (
     backend,
     belonging,
     outbox,
+    owning,
     publication,
     server,
     slot,
@@ -34,6 +36,7 @@ from cdc_outbox.postgres import (
     whole,
     witness,
 )
+from cdc_outbox.postgres import slip as slips
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.postgres.family import FAMILY_OF_OID
@@ -142,7 +145,7 @@ class Admission:
             try:
                 slot.require(found, name, pending=pending)
             except SlotMissing as missing:
-                raise (await self._beside(missing) if pending is None else missing) from None
+                raise await self._for_this_role(missing, slip=pending is None) from None
         self.position = found.confirmed_flush_lsn if found is not None else None
         self._holder = (found.active_pid or 0) if found is not None and found.active else None
         judged = witness.judge(name, self.witness, found, self.server)
@@ -168,11 +171,17 @@ class Admission:
         await self._renew_witness(accepted=accept_gap)
         await self._tell_of_keyless()
 
-    async def _beside(self, missing: SlotMissing) -> SlotMissing:
-        """The same with the slots that there are: the name may be a slip, and a second slot keeps WAL for nobody."""
-        rows = await self.control.run(lambda conn: execute(conn, _SLOTS_HERE))
-        names = ", ".join(str(name) for (name,) in rows)
-        return SlotMissing(f"{missing}; this database has: {names}", next=missing.next) if names else missing
+    async def _for_this_role(self, missing: SlotMissing, *, slip: bool) -> SlotMissing:
+        """The same with what else is missing, and the step as our role can do it; `slip`: the name may be one."""
+        name, problem = self._settings.slot, self.publication.problem
+        also = f"; {problem}" if slip and problem is not None and self.publication.identity is None else ""
+        step = await self._by_whom(missing.next)
+        told = SlotMissing(f"{missing}{also}", next=step)
+        return await self.control.run(lambda conn: slips.slot(conn, told, name)) if slip else told
+
+    async def _by_whom(self, step: str) -> str:
+        name, tables = self._settings.publication, self._tables
+        return await self.control.run(lambda conn: owning.by_whom(conn, step, name, tables))
 
     def _left_out(self) -> SetupError | None:
         """Refuse where the slot also feeds a table that we aren't told of: its rows would be passed over for good.
@@ -246,7 +255,8 @@ class Admission:
                 self.witness = noted
             watch.unwritten = ()
         if finding.problem is not None:
-            raise finding.wrong(self._settings.slot)
+            wrong = finding.wrong(self._settings.slot)
+            raise PublicationWrong(str(wrong), next=await self._by_whom(wrong.next))
         try:
             watch.require(self._settings.slot)
         finally:
@@ -276,11 +286,15 @@ class Admission:
         )
 
     async def _require_no_slip(self) -> None:
-        """Without a memory: refuse a publication that there isn't, naming those that there are."""
-        name, tables, state = self._settings.slot, self._tables, self.publication
-        slip = await self.control.run(lambda conn: belonging.beside(conn, name, tables, state))
+        """Without a memory: refuse a publication or table that there isn't, naming the one that was meant."""
+        settings, tables, state = self._settings, self._tables, self.publication
+        slip = await self.control.run(lambda conn: belonging.beside(conn, settings.slot, tables, state))
         if slip is not None:
             raise slip
+        if state.problem is not None and state.identity is None:
+            meant = await self.control.run(lambda conn: slips.look(conn, settings, tables))
+            if meant.next != state.next:
+                meant.require()
 
     async def _require_older(self, found: Slot) -> None:
         """Without a memory: refuse a publication that wasn't there yet, or not as it is, when the slot was made.
@@ -460,10 +474,6 @@ _PARTITIONS: Final[LiteralString] = """
 {family}
 select relation::int8 from family
 """.replace("{family}", FAMILY_OF_OID)
-_SLOTS_HERE: Final[LiteralString] = """
-select slot_name::text from pg_replication_slots
- where plugin = 'pgoutput' and database = current_database() and not temporary order by slot_name limit 5
-"""
 _OTHER_SLOTS: Final[LiteralString] = """
 select exists (select from pg_replication_slots where slot_name <> %s and catalog_xmin is not null)
 """

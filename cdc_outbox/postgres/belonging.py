@@ -13,6 +13,7 @@ from cdc_outbox.errors import PublicationReplaced, PublicationWrong
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import publication
 from cdc_outbox.postgres.remedy import accept_gap
+from cdc_outbox.settings.likeness import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,12 +91,12 @@ async def beside(
     conn: Connection, slot: str, tables: Sequence[TableName], state: PublicationState
 ) -> PublicationWrong | None:
     """Where there is no such publication, an error with those that have these tables; None where it says nothing."""
-    if state.problem != f"publication {quote(state.name)} does not exist":
+    if state.problem != publication.absent(state.name):
         return None
     others = await publication.others_of(conn, state.name, tables)
     if not others:
         return None
     return PublicationWrong(
         f"{state.problem}; with these tables this database has: {', '.join(map(quote, others))}",
-        next=f"cdc-outbox start --slot {slot} --publication {shlex.quote(others[0])}; or {state.next}",
+        next=f"cdc-outbox start --slot {slot} --publication {shlex.quote(nearest(state.name, others))}",
     )

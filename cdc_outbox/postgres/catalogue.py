@@ -17,8 +17,9 @@ import orjson
 from psycopg import sql
 
 from cdc_outbox import log
-from cdc_outbox.errors import CdcOutboxError, MappingError, SetupError
+from cdc_outbox.errors import CdcOutboxError, MappingError
 from cdc_outbox.event import quote
+from cdc_outbox.postgres import slip
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.outbox import BASE, type_of
@@ -57,18 +58,11 @@ select coalesce(pg_catalog.has_table_privilege(c.oid, 'select'), false)
 """
 
 
-def no_table(table: TableName) -> SetupError:
-    """The error for an outbox table that there isn't."""
-    return SetupError(
-        f"the table {table} does not exist", next="name the outbox table with --table SCHEMA.NAME"
-    )
-
-
 async def required(conn: Connection, mapping: Mapping, table: TableName, publication: str) -> Plan:
     """As `preview`; raises SetupError where there is no such table."""
     plan = await preview(conn, mapping, table, publication)
     if plan is None:
-        raise no_table(table)
+        raise await slip.no_table(conn, table, mapping.settings.tables)
     return plan
 
 

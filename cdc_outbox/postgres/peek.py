@@ -34,7 +34,7 @@ from cdc_outbox.errors import (
     SlotBusy,
 )
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres import catalogue, protocol, publication, server, slot, synchronous
+from cdc_outbox.postgres import catalogue, protocol, publication, server, slip, slot, synchronous
 from cdc_outbox.postgres.blocker import Blocker, blockers
 from cdc_outbox.postgres.connection import (
     Connection,
@@ -147,7 +147,7 @@ async def holding(
         settings, mapping, application_name, first=f"cdc-outbox init --slot {name}", tell=tell
     ) as control:
         found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
-        holder = slot.require(found, name, pending=pending)
+        holder = await control.run(lambda conn: slip.require_slot(conn, found, name, pending=pending))
         if holder.active:
             raise _busy(holder)
         async with _replication(settings, control, application_name) as replication:
@@ -240,8 +240,7 @@ def _tell(plan: Plan) -> None:
 
 
 async def _require_published(control: Control, settings: Settings) -> None:
-    wanted = settings.postgres.publication
-    state = await control.run(lambda conn: publication.look(conn, wanted, settings.outbox.tables))
+    state = await control.run(lambda conn: slip.look(conn, settings.postgres, settings.outbox.tables))
     state.require()
 
 

@@ -65,7 +65,7 @@ def decided(row: Witness | None, pending: Slot | None, server: Server) -> bool:
         f'the witness knows a slot "{row.slot}" that is gone: what was committed after '
         f"{row.position} may not have been published",
         next="recover, and have the rows counted that may be missing: "
-        f"cdc-outbox drop --slot {row.slot} && cdc-outbox init --slot {row.slot}",
+        f"cdc-outbox drop --yes --slot {row.slot} && cdc-outbox init --slot {row.slot}",
     )
 
 

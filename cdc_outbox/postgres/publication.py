@@ -384,7 +384,7 @@ def _problems(
     if kind not in ("r", "p"):
         return {f"{table} is not a table": f"name the outbox table with --table (now: {table})"}
     if not exists:
-        return {f"publication {name} does not exist": missing(publication, tables)}
+        return {absent(publication): missing(publication, tables)}
     problems = {}
     if unlogged:
         problems[f"table {table} is unlogged or temporary, and such tables are not replicated"] = (
@@ -415,6 +415,11 @@ def _problems(
     else:
         problems[f"publication {name} lacks table {table}"] = f"alter publication {name} add table {table};"
     return problems
+
+
+def absent(publication: str) -> str:
+    """The problem of a publication that there isn't."""
+    return f"publication {quote(publication)} does not exist"
 
 
 def whole(publication: str, table: TableName) -> str:

@@ -1,7 +1,7 @@
 """The next step that several errors share, worded once, and the flags that make its commands ours.
 
-Who words a remedy knows the slot at most; which table and publication a person named is known where the remedy is
-shown, so `complete` is called there.
+Who words a remedy knows the slot at most; which table and publication a person named, and how the running command was
+called, is known where the remedy is shown, so `complete` and `repeat` are called there.
 """
 
 from __future__ import annotations
@@ -11,38 +11,81 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS
+from cdc_outbox.settings.entries import Entries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
 
 # A command and the flags after it: `cdc-outbox init --slot s --create-table`, and no word of the sentence around it
 # but the first after a flag without a value.
-_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|'"])+"""
+_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|&'"])+"""
+_FLAGS: Final = rf"(?: --[a-z-]+(?:[ =](?!-){_VALUE})?)"
 _COMMAND: Final = re.compile(
-    r"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop)"
-    rf"((?: --[a-z-]+(?:[ =](?!-){_VALUE})?)*)(?![\w-])"
+    rf"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop)({_FLAGS}*)(?![\w-])"
 )
-_SAME_ROWS: Final = frozenset({"init", "backfill", "start", "doctor"})
-_OF_ROWS: Final = frozenset(
-    each.flag
-    for each in SETTINGS
-    if each.flag is not None and each.group == "outbox" and each.key not in ("outbox.table", "outbox.mark")
-) | {"--config"}
-_ELSEWHERE: Final = frozenset(
-    {"--slot", "--publication", "--table", "--dsn", "--admin-dsn", "--kafka", "--log-level", "--log-format"}
-)
-"""Flags that `complete_for` adds, that may hold a secret, or that change nothing of what is done."""
+_SAME: Final = "the same command with"
+_AGAIN: Final = re.compile(rf"{_SAME}({_FLAGS}+)")
+_ITSELF: Final = frozenset({"backfill", "audit"})
+"""Commands that are told again to do the same: then flags that are no settings count as well."""
+_ELSEWHERE: Final = frozenset({"--slot", "--publication", "--table"})
+"""Flags that `complete_for` adds."""
+_BY_FLAG: Final = {flag: each for each in SETTINGS for flag in (each.flag, each.off) if flag is not None}
+_ASIDE: Final = frozenset(flag for flag, each in _BY_FLAG.items() if each.group in ("http", "log"))
+"""Flags that change nothing of what is done."""
 _EXCLUDES: Final = {"--where": ("--all ",), "--all": ("--where ",)}
-_SLOT: Final = re.compile(r" --slot[ =]([^\s,;|]+)")
+_SLOT: Final = re.compile(r" --slot[ =]([^\s,;|&]+)")
+_OWNED: Final = frozenset({"init", "backfill", "replay", "find", "cleanup", "audit", "drop"})
+"""Commands that need what only an owner has, as a rule."""
+_BY_OWNER: Final = ' --admin-dsn "$OWNER_DSN"'
+_WHO: Final = ", with the owner's connection in OWNER_DSN"
 
 
 def recover(slot: str | None = None) -> str:
-    """How delivery begins anew when the slot can't be used any more; `slot` where its name is at hand."""
-    named = f" --slot {slot}" if slot else ""
-    return f"recover: cdc-outbox drop{named} && cdc-outbox init --no-backfill{named}"
+    """How delivery begins anew when the slot can't be used any more; `slot` where its name is at hand.
+
+    The audit at its end tells which rows were lost with the slot, and prints the replay that sends them again.
+    """
+    named = (f" --slot {slot}" if slot else "") + _BY_OWNER
+    return (
+        f"recover{_WHO}, and before a relay is started again do what the audit at the end says, a replay of what was "
+        f"lost: cdc-outbox drop --yes{named} && cdc-outbox init --no-backfill{named} && cdc-outbox audit{named}"
+    )
+
+
+def by_owner(step: str) -> str:
+    """The step for a role that isn't the tables' owner: each command that needs one takes the owner's connection."""
+
+    def owned(found: re.Match[str]) -> str:
+        needed = found[1] in _OWNED and _BY_OWNER not in found[0]
+        return found[0] + _BY_OWNER if needed else found[0]
+
+    by = _COMMAND.sub(owned, step)
+    return step if by == step else f"{by}{_WHO}"
+
+
+def by_superuser(init: Sequence[str], then: str = "") -> str:
+    """What a superuser runs of an `init` that prints its SQL, given in words; `then`: what is done afterwards."""
+    return (
+        f"let a superuser make it, with a superuser's connection in SUPERUSER_DSN{then}: "
+        f'{shlex.join(init)} | psql "$SUPERUSER_DSN"'
+    )
+
+
+def by_relay(role: str, slot: str) -> str:
+    """`init` with the relay's role for the slot and the owner for the rest, each by its own connection."""
+    return (
+        f"with the connection of {role} in RELAY_DSN and the owner's in OWNER_DSN: "
+        'export CDC_OUTBOX_DSN="$RELAY_DSN" CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && '
+        f"cdc-outbox init --slot {slot}"
+    )
+
+
+def again(*flags: tuple[str, str]) -> str:
+    """The running command once more with these flags, in place of what they said; `repeat` makes a command of it."""
+    return f"{_SAME} {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}"
 
 
 def begin_with_the_table(slot: str) -> str:
@@ -60,32 +103,67 @@ def accept_gap(slot: str | None = None) -> str:
 
 
 def complete(text: str, settings: Settings) -> str:
-    """`complete_for` what the settings name."""
+    """`complete_for` what the settings name; an owner's connection that file or environment have needs no word."""
     postgres = settings.postgres
+    if settings.origins["postgres.admin_dsn"].startswith(("file ", "environment ")):
+        text = text.replace(_BY_OWNER, "").replace(_WHO, "")
     return complete_for(text, postgres.slot, postgres.publication, settings.outbox.tables)
 
 
-def repeat(text: str, running: str, given: Sequence[tuple[str, str | None]]) -> str:
-    """The text with each command that decides over the same rows having the flags that were `given` to the running one.
+def repeat(
+    text: str, running: str, given: Sequence[tuple[str, str | None]], takes: Callable[[str], Collection[str]]
+) -> str:
+    """The text with each command having the flags that were `given` to the `running` one, as far as it `takes` them.
 
-    Flags come with their values as they were typed, None for a switch. A flag that the command has already stays as it
-    is there, and of two that exclude each other the command's own counts. Only `backfill` gets flags that are no
-    settings, for it is told again to do the same.
+    Flags come with their values as they were typed, None for a switch; those that hold a secret are left out. A flag
+    that the command has already stays as it is there, and of two that exclude each other the command's own counts.
     """
+    given = [each for each in given if each[0] not in _ASIDE and not _is_secret(*each)]
 
     def repeated(found: re.Match[str]) -> str:
         name, there = found.groups()
-        if name not in _SAME_ROWS:
-            return found[0]
+        known = takes(name)
+        whole = name == running and name in _ITSELF
         added = [
-            flag if value is None else f"{flag} {shlex.quote(value)}"
+            _typed(flag, value)
             for flag, value in given
-            if (flag in _OF_ROWS or (name == running == "backfill" and flag not in _ELSEWHERE))
-            and not any(f" {known}" in f"{there} " for known in (f"{flag} ", *_EXCLUDES.get(flag, ())))
+            if flag in known
+            and flag not in _ELSEWHERE
+            and (whole or flag in _BY_FLAG or flag == "--config")
+            and not any(f" {other}" in f"{there} " for other in (f"{flag} ", *_EXCLUDES.get(flag, ())))
         ]
         return f"cdc-outbox {name}{there}{''.join(f' {words}' for words in added)}"
 
     return _COMMAND.sub(repeated, text)
+
+
+def once_more(text: str, running: str, given: Sequence[tuple[str, str | None]]) -> str:
+    """The text with each `again` written out as the running command."""
+
+    def written(found: re.Match[str]) -> str:
+        changed = found[1]
+        kept = [
+            _typed(flag, value)
+            for flag, value in given
+            if flag not in _ASIDE and not _is_secret(flag, value) and f" {flag} " not in changed
+        ]
+        return f"cdc-outbox {running}{''.join(f' {words}' for words in kept)}{changed}"
+
+    return _AGAIN.sub(written, text)
+
+
+def _typed(flag: str, value: str | None) -> str:
+    return flag if value is None else f"{flag} {shlex.quote(value)}"
+
+
+def _is_secret(flag: str, value: str | None) -> bool:
+    setting = _BY_FLAG.get(flag)
+    if setting is None:
+        return False
+    kind = setting.kind
+    return setting.secret or (
+        isinstance(kind, Entries) and (value or "").partition("=")[0].strip() in kind.secret
+    )
 
 
 def complete_for(text: str, slot: str, publication: str, tables: Sequence[TableName]) -> str:

@@ -47,13 +47,24 @@ from cdc_outbox.errors import (
     SetupError,
 )
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import cleanup_grants, mark_grants, outbox, publication, slot, steps, whole, witness
+from cdc_outbox.postgres import (
+    cleanup_grants,
+    mark_grants,
+    outbox,
+    publication,
+    slip,
+    slot,
+    steps,
+    whole,
+    witness,
+)
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.noted import note
 from cdc_outbox.postgres.pending import decide, decided, everything_visible, require_complete, witness_row
+from cdc_outbox.postgres.remedy import accept_gap, by_relay, by_superuser
 from cdc_outbox.postgres.server import (
     MAY_REPLICATE,
     Server,
@@ -107,7 +118,14 @@ _ROLE: Final[LiteralString] = "select from pg_catalog.pg_roles where rolname = %
 _ABLE: Final[LiteralString] = """
 select r.rolcanlogin and {may_replicate} from pg_catalog.pg_roles r where r.rolname = %s
 """.replace("{may_replicate}", MAY_REPLICATE)
+_WITNESS_OWNER: Final[LiteralString] = """
+select pg_catalog.pg_get_userbyid(relowner)::text from pg_catalog.pg_class
+ where oid = pg_catalog.to_regclass('public.cdc_outbox_witness')
+"""
 _SUPERUSER: Final = "a superuser to make a role that may replicate"
+_OWN_WITNESS: Final = f"to own {witness.TABLE}"
+_RELAY_ROLE: Final = "outbox_relay"
+"""The name for a relay's role, where no person has given one."""
 
 
 class _Uncounted(MissingRight):
@@ -242,18 +260,28 @@ class _Init:
 
     async def require_makeable(self, table: TableName) -> None:
         """Raise SetupError for a table that there isn't, unless it may be made and can be."""
+        tables = self.settings.outbox.tables
         if not self.options.create_table and "table" not in self.options.only:
-            raise SetupError(
-                f"table {table} does not exist",
-                next="cdc-outbox init --create-table, or name your table with --table SCHEMA.NAME",
+            raise await slip.no_table(
+                self.owner,
+                table,
+                tables,
+                otherwise="cdc-outbox init --create-table, or name your table with --table SCHEMA.NAME",
             )
-        there = steps.default_columns()
+        there = await slip.table(self.owner, table)
+        if there is not None and slip.is_case_alone(table, there):
+            raise SetupError(
+                f"table {table} does not exist, and there is {there}, whose name has to be quoted: a second table "
+                "would get no rows",
+                next=slip.instead(table, there, tables),
+            )
+        columns = steps.default_columns()
         for role, column in self.settings.outbox.columns.items():
-            if column not in there:
+            if column not in columns:
                 raise SetupError(
                     f"the table that --create-table makes has no column {quote(column)}, which the {role} would come "
                     "from",
-                    next=f"leave out --column {role}={column}, for it has {', '.join(there)}; or make the table "
+                    next=f"leave out --column {role}={column}, for it has {', '.join(columns)}; or make the table "
                     "yourself",
                 )
         if not await execute(self.owner, _SCHEMA, (table.schema,)):
@@ -299,10 +327,11 @@ class _Init:
             return
         if not await execute(self.owner, _PUBLICATION, (name,)):
             if await slot.inspect(self.owner, self.name) is not None:
+                state = await slip.look(self.owner, self.settings.postgres, self.settings.outbox.tables)
                 raise PublicationWrong(
                     f'the publication {quote(name)} does not exist, but the slot "{self.name}" does: '
                     "what is written without it is skipped",
-                    next=publication.missing(name, self.settings.outbox.tables, self.name),
+                    next=state.next.replace(accept_gap(), accept_gap(self.name)),
                 )
             await self.make("publication", name, statements)
             return
@@ -332,6 +361,7 @@ class _Init:
         failed: list[tuple[str, sql.Composed]] = []
         first: MissingRight | None = None
         made = not able
+        known = bool(await execute(self.owner, _ROLE, (role,)))
         if not able:
             try:
                 await self.run_part("grants", role, steps.login(role))
@@ -339,6 +369,7 @@ class _Init:
                 first = error
                 failed.append((_SUPERUSER, steps.login(role)))
         there = bool(await execute(self.owner, _ROLE, (role,)))
+        note = "" if known or not there else _without_password(role)
         for needs, statements in await self.lacking(role) if there else self.rights(role):
             made = True
             try:
@@ -349,18 +380,27 @@ class _Init:
                 first = first or error
                 failed.append((needs, statements))
         if first is not None:
-            self.needs = [needs for needs, _ in failed]
-            self.done("grants", role, "failed", steps.together([statements for _, statements in failed]))
+            self.needs = [await self.in_words(needs) for needs, _ in failed]
+            statements = steps.together([statements for _, statements in failed])
+            self.done("grants", role, "failed", statements, note)
             self.refuse(first)
             return
-        self.done("grants", role, "created" if made else "existed", steps.role(self.settings, role))
+        status: StepStatus = "created" if made else "existed"
+        self.done("grants", role, status, steps.role(self.settings, role), note)
+
+    async def in_words(self, needs: str) -> str:
+        """What it takes to give a right, with who has it where that isn't told by what it is."""
+        if needs != _OWN_WITNESS:
+            return needs
+        owner = await execute(self.owner, _WITNESS_OWNER)
+        return f"{needs}, which is {quote(owner[0][0])}'s" if owner else f"{witness.TABLE} to be there"
 
     def rights(self, role: str) -> list[tuple[str, sql.Composed]]:
         """The parts of a relay's rights: what it takes to give them, and the statements."""
         tables = ", ".join(map(str, self.settings.outbox.tables))
         beside = [each.statements(self.settings, role) for each in (mark_grants, cleanup_grants)]
         return [
-            (f"to own {witness.TABLE}", steps.grants(role)),
+            (_OWN_WITNESS, steps.grants(role)),
             *((f"to own {tables}", statements) for statements in beside if statements.as_string()),
         ]
 
@@ -391,9 +431,11 @@ class _Init:
         statements = steps.slot(self.settings, self.options)
         try:
             await require_able(relay)
-        except MissingRight:
+        except MissingRight as error:
             self.done("slot", self.name, "failed", statements)
-            raise
+            if relay.info.user != self.owner.info.user:
+                raise
+            raise await self.relay_needed(error) from error
         try:
             async with slot.lock(relay, self.name, within=self.options.wait):
                 existed = await slot.inspect(relay, self.name) is not None
@@ -406,13 +448,24 @@ class _Init:
         self.done("slot", self.name, "existed" if existed else "created", statements)
         return made
 
+    async def relay_needed(self, error: MissingRight) -> MissingRight:
+        """The error for an owner who may not replicate: it is the relay that has to, and owns nothing."""
+        role = self.options.role or _RELAY_ROLE
+        found = await execute(self.owner, _ABLE, (role,))
+        able = bool(found and found[0][0])
+        superuser = "" if able else f"{by_superuser(self.printing(['witness'], role))}; then "
+        return MissingRight(
+            f"{error}, as who makes a slot and streams from it has to; a role for the relay may, and owns nothing",
+            next=f"{superuser}{by_relay(role, self.name)}",
+        )
+
     async def named_slot(self, relay: Connection, server: Server) -> Slot:
         """The slot under its name, from whatever an earlier run left; the caller holds the lock."""
         there, pending = await slot.inspect_both(relay, self.name)
         if there is not None:
             there, _ = await slot.hand_over(relay, self.settings.postgres) if pending else (there, None)
             return slot.require(there, self.name)
-        state = await publication.look(relay, self.settings.postgres.publication, self.settings.outbox.tables)
+        state = await slip.look(relay, self.settings.postgres, self.settings.outbox.tables)
         state.require()
         row = await witness_row(relay, self.owner, self.name)
         done = decided(row, pending, server)
@@ -434,8 +487,9 @@ class _Init:
     async def counted_slot(self, relay: Connection, pending: Slot | None) -> Slot:
         """The pending slot, made if there is none, with no row before it that may be unsent, or with leave to go on.
 
-        Rows that may be unsent are an error, and the slot stays, for `backfill` to go on from; so does one before which
-        not everything is visible in time. On any other failure one that was made here is dropped: an abandoned slot
+        Rows that may be unsent are an error, and the slot stays, for `backfill` to go on from, unless the mapping has
+        to be mended first, for then nobody can publish them yet; so does one before which not everything is visible in
+        time. On any other failure one that was made here is dropped: an abandoned slot
         fills the disk.
         """
         made = pending or await slot.create(
@@ -459,6 +513,10 @@ class _Init:
                     await slot.drop(relay, made.name)
             raise
         held = {table: found for table, found in counted.items() if found[0]}
+        if held and self.unfit:
+            if pending is None:
+                await slot.drop(relay, made.name)
+            raise self.unfit_for_backfill(held)
         if held:
             raise self.backfill_needed(made, held)
         return made
@@ -505,13 +563,19 @@ class _Init:
                 f"cdc-outbox init --no-backfill --slot {self.name}",
             ) from error
 
-    def backfill_needed(self, pending: Slot, held: Mapping[TableName, tuple[int, str]]) -> SetupError:
-        counts = " and ".join(
-            f"{table} holds {count} {'row' if count == 1 else 'rows'}" for table, (count, _) in held.items()
+    def unfit_for_backfill(self, held: Mapping[TableName, tuple[int, str]]) -> SetupError:
+        """The error for rows that nobody could publish as yet: the old relay has to go on until they can be."""
+        return SetupError(
+            f"{'; '.join(map(str, self.unfit))}; {_counts(held)} from before the slot that may be unpublished, "
+            "and the old relay has to go on until they can be published from here",
+            next=f"{'; '.join(error.next for error in self.unfit)}; then run the same init with that, which says how "
+            "these rows are published",
         )
+
+    def backfill_needed(self, pending: Slot, held: Mapping[TableName, tuple[int, str]]) -> SetupError:
         by_value = "".join(f"; {table} {words}" for table, (_, words) in held.items() if words)
         return SetupError(
-            f"{counts} from before the slot that may be unpublished; what is written from now on is kept "
+            f"{_counts(held)} from before the slot that may be unpublished; what is written from now on is kept "
             f'behind the slot "{pending.name}"{by_value}',
             next=f"stop the old relay, then publish them: cdc-outbox backfill --slot {self.name}; or leave them out: "
             f"cdc-outbox init --no-backfill --slot {self.name}",
@@ -545,28 +609,32 @@ class _Init:
         self, steps: Sequence[StepName], *, grantee: str | None = None, done: Sequence[StepName] = ()
     ) -> MissingRight:
         """The error for steps that the owner's role may not do, with the command that prints them for who may."""
+        # Grants come with the role; they belong to the witness, which may be made twice.
+        alone = [step for step in steps if step != "grants"] or ["witness"]
+        words = self.printing(alone, grantee if "grants" in steps else None)
+        return MissingRight(
+            f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
+            + "; ".join(f"{step} needs {self.right(step)}" for step in steps)
+            + (f"; done: {', '.join(dict.fromkeys(done))}" if done else ""),
+            next="name the connection of a role that has these rights with --admin-dsn; or "
+            + by_superuser(words, " and run the same command again afterwards"),
+        )
+
+    def printing(self, alone: Sequence[StepName], role: str | None) -> list[str]:
+        """The words of the command that prints these steps, with a role's rights where one is named."""
         settings = self.settings
         words = ["cdc-outbox", "init", "--print-sql", "--slot", self.name]
         words += ["--publication", settings.postgres.publication]
         for table in settings.outbox.tables:
             words += ["--table", str(table)]
-        # Grants come with the role; they belong to the witness, which may be made twice.
-        alone = [step for step in steps if step != "grants"] or ["witness"]
         for step in alone:
             words += ["--only", step]
-        if "grants" in steps and grantee is not None:
-            words += ["--role", grantee]
+        if role is not None:
+            words += ["--role", role]
             words += ["--mark", "update"] if settings.outbox.mark == "update" else []
             if (age := settings.cleanup.older_than) is not None:
                 words += ["--cleanup-older-than", format_duration(age)]
-        return MissingRight(
-            f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
-            + "; ".join(f"{step} needs {self.right(step)}" for step in steps)
-            + (f"; done: {', '.join(dict.fromkeys(done))}" if done else ""),
-            next=f'{shlex.join(words)} | psql "$SUPERUSER_DSN", where SUPERUSER_DSN is the connection of a superuser '
-            "(not the owner's); or name the connection of a role that has these rights with --admin-dsn; then run the "
-            "same command again",
-        )
+        return words
 
     def right(self, step: StepName) -> str:
         """What a role needs for a step, in words.
@@ -589,10 +657,25 @@ class _Init:
         object_: str,
         status: StepStatus,
         statements: Statements,
+        note: str = "",
     ) -> None:
-        step = Step(name, object_, status, steps.text(statements))
+        step = Step(name, object_, status, steps.text(statements), note)
         self.steps.append(step)
         self.told(step)
+
+
+def _without_password(role: str) -> str:
+    told = quote(role)
+    return (
+        f"the role {told} was made: it may log in and replicate, and has no password yet; whoever may make roles gives "
+        "it one: " + shlex.join(["psql", "-c", f"\\password {told}"])
+    )
+
+
+def _counts(held: Mapping[TableName, tuple[int, str]]) -> str:
+    return " and ".join(
+        f"{table} holds {count} {'row' if count == 1 else 'rows'}" for table, (count, _) in held.items()
+    )
 
 
 def _together(gaps: Sequence[CdcOutboxError]) -> CdcOutboxError:

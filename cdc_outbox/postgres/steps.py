@@ -49,12 +49,13 @@ class InitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of one step: `object` is what it is about, `sql` what makes it."""
+    """What became of one step: `object` is what it is about, `sql` what makes it, `note` what a person should know."""
 
     name: StepName
     object: str
     status: StepStatus
     sql: str
+    note: str = ""
 
 
 def script(settings: Settings, options: InitOptions) -> str:

@@ -37,8 +37,19 @@ from cdc_outbox.errors import (
     SlotLost,
     SlotMissing,
 )
-from cdc_outbox.postgres import noted, outbox, pending, publication, slot, table_rows, unsent, wanted, whole
-from cdc_outbox.postgres.catalogue import no_table, required
+from cdc_outbox.postgres import (
+    noted,
+    outbox,
+    pending,
+    publication,
+    slip,
+    slot,
+    table_rows,
+    unsent,
+    wanted,
+    whole,
+)
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
 from cdc_outbox.postgres.publication import Change, compare
@@ -223,7 +234,7 @@ class _Backfill:
         """
         postgres = self.settings.postgres
         tables = self.settings.outbox.tables
-        state = await publication.look(self.relay, postgres.publication, tables)
+        state = await slip.look(self.relay, postgres, tables)
         state.require()
         besides = await publication.passed_over(self.relay, postgres.publication, tables, self.name)
         if besides is not None and not besides.fed:
@@ -234,7 +245,7 @@ class _Backfill:
         """Raise SetupError for a table that there isn't."""
         for table in self.settings.outbox.tables:
             if await outbox.columns(self.owner, table) is None:
-                raise no_table(table)
+                raise await slip.no_table(self.owner, table, self.settings.outbox.tables)
 
     async def plans(self) -> list[Plan]:
         """How the rows of each table become messages. Raises SetupError, MappingError."""

@@ -116,6 +116,8 @@ class Findings:
     """Rows under way that nothing shows to be so: there were too many to look for."""
     oldest_under_way: int | None = None
     """µs since 1970."""
+    oldest_missing: int | None = None
+    """The same, of those that are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +331,16 @@ class Judge:
 
     def _lost(self, row: tuple[Any, ...]) -> None:
         _, _, flags, topic, created_us, *_ = row
+        findings = self.findings
         if created_us < self._horizons.get(topic, -1):
-            self._tell(row, self.findings.unknown, why="trimmed")
-        elif flags & entry.POISON:
-            self._tell(row, self.findings.missing, why="poison")
+            self._tell(row, findings.unknown, why="trimmed")
+            return
+        if created_us and (findings.oldest_missing is None or created_us < findings.oldest_missing):
+            findings.oldest_missing = created_us
+        if flags & entry.POISON:
+            self._tell(row, findings.missing, why="poison")
         else:
-            self._tell(row, self.findings.missing)
+            self._tell(row, findings.missing)
 
     def _tell(self, row: tuple[Any, ...], kind: Kind, **more: str) -> None:
         key, _, _, topic, created_us, where, _ = row

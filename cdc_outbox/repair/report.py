@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cdc_outbox.event import TableName
     from cdc_outbox.repair.judgement import Findings
 
+NAMED: Final = 20
+"""Missing events that are sent again one by one, at most."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,9 +74,9 @@ class Report:
         """The next step for the gravest kind; where nothing is wrong, for an empty window or for rows that wait."""
         found = self.findings
         if found.missing.count:
-            ids = [quote(each["id"]) for each in found.missing.events[:3]]
-            again = " ".join(f"--id {each}" for each in ids)
-            return f"cdc-outbox find {ids[0]}; then send them again: cdc-outbox replay {again}"
+            return (
+                f"cdc-outbox find {quote(found.missing.events[0]['id'])}; then send them again: {self._again}"
+            )
         if found.out_of_order.count:
             return "have the consumers of these keys look: they have seen an older state after a newer one"
         if found.moved_keys.count:
@@ -93,6 +96,15 @@ class Report:
         if not self.well:
             return f"cdc-outbox audit {self.meant}"
         return None if self.idle_slot is None else f"cdc-outbox start --slot {self.idle_slot}"
+
+    @property
+    def _again(self) -> str:
+        """The replay of all that is missing: by their ids where they are few, else of all rows since the oldest."""
+        missing, oldest = self.findings.missing, self.findings.oldest_missing
+        if oldest is not None and missing.count > min(NAMED, len(missing.events)):
+            return f"cdc-outbox replay --since {iso(oldest)}, which sends all rows since the oldest of them"
+        ids = " ".join(f"--id {quote(each['id'])}" for each in missing.events[:NAMED])
+        return f"cdc-outbox replay {ids}"
 
     def document(self) -> dict[str, Any]:
         """The report, for a machine."""

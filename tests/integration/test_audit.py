@@ -376,7 +376,7 @@ def test_before_the_first_relay_what_waits_in_the_slot_is_under_way(
 
 def test_what_is_wrong_with_the_question_is_named(audited: Audited) -> None:
     for flags, code, error, remedy in (
-        ("--table nowhere", 78, "the table public.nowhere does not exist", "--table"),
+        ("--table nowhere", 78, "table public.nowhere does not exist", "--table"),
         ("--topic-name none.such", 78, "the cluster has no topic none.such", "--topic-name"),
         ("--spool /nowhere", 78, "records can't be kept in /nowhere: no such file", "--spool"),
         ("--since yesterday", 2, "--since 'yesterday' is neither a time nor a duration", "--since 2h"),

@@ -204,7 +204,7 @@ def test_F11_the_remedy_for_a_dropped_publication_loses_only_the_time_without_it
     else:
         error, remedy = refused(pipeline, *flags)
         assert "42704" in error
-        assert f"recover: cdc-outbox drop --slot {pipeline.slot}" in remedy
+        assert f": cdc-outbox drop --yes --slot {pipeline.slot} " in remedy
     all_but(hidden, writer, consumer)
 
 

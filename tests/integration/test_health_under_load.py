@@ -155,7 +155,7 @@ def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_fore
     seen = examined.look()
     assert seen.code == 2
     assert f'the replication slot "{examined.slot}" is lost' in seen.headline
-    assert seen.next.startswith("recover: ")
+    assert seen.next.startswith("recover")
     assert seen.document["slot"]["safe_wal_bytes"] is None
     assert seen.document["forecast"]["loss"] == "now"
     assert seen.metric("slot_wal_status", slot=examined.slot, status="lost") == 1

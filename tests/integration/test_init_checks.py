@@ -76,7 +76,7 @@ def test_the_owners_command_works_as_it_is_printed_and_twice(place: Set, plain_r
     for expected in ("witness, publication", "grants"):
         error, remedy = relay.refused()
         assert f"may not make: {expected}" in error
-        found = re.search(r'^(cdc-outbox init --print-sql .*?) \| psql "\$SUPERUSER_DSN", where', remedy)
+        found = re.search(r': (cdc-outbox init --print-sql .*?) \| psql "\$SUPERUSER_DSN"$', remedy)
         assert found is not None, remedy
         script = run_command(*shlex.split(found[1])[1:]).stdout
         for _ in range(2):

@@ -152,7 +152,7 @@ def test_a_witness_row_without_a_slot_is_a_gap_and_the_remedy_works(place: Set) 
     error, remedy = place.refused()
     assert position in error
     assert "recover" in remedy
-    assert f"cdc-outbox drop --slot {place.slot}" in remedy
+    assert f"cdc-outbox drop --yes --slot {place.slot}" in remedy
     assert place.slots() == []
     place.ok("--yes", command="drop")
     error, _ = place.refused()

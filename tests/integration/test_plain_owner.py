@@ -60,7 +60,7 @@ def run(place: Set, *arguments: str, command: str = "init") -> subprocess.Comple
 
 def as_superuser(place: Set, stderr: str) -> None:
     """What the remedy prints, run as the remedy says."""
-    found = re.search(r'next: (cdc-outbox init --print-sql .*?) \| psql "\$SUPERUSER_DSN", where', stderr)
+    found = re.search(r': (cdc-outbox init --print-sql .*?) \| psql "\$SUPERUSER_DSN"$', stderr)
     assert found is not None, stderr
     script = run_command(*shlex.split(found[1])[1:]).stdout
     done = psql(place.database.dsn, script)
@@ -108,7 +108,7 @@ def test_what_the_owner_may_give_is_given_and_only_the_rest_is_named(owned: Set)
     owned.execute("create table public.cdc_outbox_witness ()")
     done = run(owned, *PREPARE, relay, "--mark", "update", "--cleanup-older-than", "7d")
     assert done.returncode == 78
-    assert "grants needs to own public.cdc_outbox_witness; done: witness\n" in done.stderr
+    assert "grants needs to own public.cdc_outbox_witness, which is postgres's; done: witness\n" in done.stderr
     assert "superuser to make" not in done.stderr
     granted = SQL(
         "select has_column_privilege({0}, 'shop.outbox', 'sent_at', 'update'), has_table_privilege({0}, 'shop.outbox',"

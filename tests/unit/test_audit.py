@@ -11,7 +11,8 @@ import pytest
 
 from cdc_outbox.errors import SetupError
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from
-from cdc_outbox.repair.judgement import Judge, Rules
+from cdc_outbox.repair.judgement import Findings, Judge, Rules
+from cdc_outbox.repair.report import Report
 from cdc_outbox.repair.second_look import spelled
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
 from tests.unit.audited import CREATED_US, TOPIC, Sent, enter_row, ids, judged, message, reader_of
@@ -165,6 +166,21 @@ def test_the_first_of_each_kind_are_kept_and_all_are_counted() -> None:
     rows = [(str(uuid.UUID(int=n)), ACKNOWLEDGED) for n in range(50)]
     found = judged(rows, [[]], limit=3)
     assert (found.missing.count, len(found.missing.events)) == (50, 3)
+
+
+def report(findings: Findings) -> Report:
+    return Report((), None, None, {}, 0, 0, 0, 0, 0, findings, twice_ok=False, notes=[])
+
+
+def test_all_that_is_missing_is_sent_again_by_the_next_step() -> None:
+    rows = [(str(uuid.UUID(int=n)), ACKNOWLEDGED) for n in range(50)]
+    few = report(judged(rows[:7], [[]], limit=20)).next or ""
+    assert few.startswith("cdc-outbox find ")
+    named = few.partition(": cdc-outbox replay ")[2].removeprefix("--id ").split(" --id ")
+    assert sorted(named) == [each for each, _ in rows[:7]]
+    for limit, count in ((3, 4), (50, 50)):
+        many = report(judged(rows[:count], [[]], limit=limit)).next or ""
+        assert ": cdc-outbox replay --since 2024-01-17T13:14:10.250000Z, which sends all rows since " in many
 
 
 def test_ids_of_another_relays_messages_are_found_where_they_are() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_outbox.postgres.remedy import accept_gap, complete, recover, repeat
+from cdc_outbox.postgres.remedy import accept_gap, again, by_owner, complete, once_more, recover, repeat
 from cdc_outbox.settings import Settings, load
 
 OWN = {"slot": "shop_slot", "publication": "shop_pub", "table": ["shop.events"]}
@@ -53,7 +53,7 @@ def test_commands_name_what_the_person_named(text: str, completed: str):
 
 
 def test_each_command_of_a_remedy_is_completed():
-    assert complete(recover("shop_slot"), settings(**OWN)).count("--publication shop_pub") == 2
+    assert complete(recover("shop_slot"), settings(**OWN)).count("--publication shop_pub") == 3
     assert complete(accept_gap("shop_slot"), settings(**OWN)) == (
         f"cdc-outbox start {FLAGS} --slot shop_slot --accept-gap"
     )
@@ -70,7 +70,44 @@ def test_a_name_that_the_shell_would_take_apart_is_quoted():
     )
 
 
-GIVEN = [("--where", "state = 'NEW'"), ("--failed", "skip"), ("--yes", None), ("--key", "id"), ("--dsn", "x")]
+def test_what_only_an_owner_can_do_names_the_owners_connection():
+    drop, init, audit = (words.strip() for words in recover("s").rpartition(": ")[2].split("&&"))
+    assert drop == 'cdc-outbox drop --yes --slot s --admin-dsn "$OWNER_DSN"'
+    assert init == 'cdc-outbox init --no-backfill --slot s --admin-dsn "$OWNER_DSN"'
+    assert audit == 'cdc-outbox audit --slot s --admin-dsn "$OWNER_DSN"'
+    assert by_owner("cdc-outbox backfill --slot s; or cdc-outbox init") == (
+        'cdc-outbox backfill --slot s --admin-dsn "$OWNER_DSN"; or cdc-outbox init --admin-dsn "$OWNER_DSN"'
+        ", with the owner's connection in OWNER_DSN"
+    )
+
+
+def test_an_owners_connection_that_is_at_hand_needs_no_word():
+    environ = {"CDC_OUTBOX_ADMIN_DSN": "postgresql://owner@db/app"}
+    said = complete(recover("s"), load("start", {"slot": "s"}, environ, Path("/nowhere")))
+    assert said.endswith(
+        ": cdc-outbox drop --yes --slot s && cdc-outbox init --no-backfill --slot s && cdc-outbox audit --slot s"
+    )
+    assert "OWNER_DSN" not in said
+    by_flag = settings(slot="s", admin_dsn="postgresql://owner@db/app")
+    assert complete(recover("s"), by_flag) == recover("s")
+
+
+GIVEN = [
+    ("--where", "state = 'NEW'"),
+    ("--failed", "skip"),
+    ("--yes", None),
+    ("--key", "id"),
+    ("--dsn", "postgresql://a:secret@b/c"),
+    ("--kafka", "sasl.password=secret"),
+    ("--kafka", "client.id=ours"),
+    ("--log-level", "debug"),
+]
+TAKES = {
+    "backfill": {"--where", "--all", "--failed", "--yes", "--key", "--dsn", "--kafka", "--log-level"},
+    "start": {"--key", "--dsn", "--kafka", "--log-level"},
+    "drop": {"--yes", "--dsn"},
+    "audit": {"--key", "--twice-ok", "--since"},
+}
 
 
 @pytest.mark.parametrize(
@@ -78,16 +115,42 @@ GIVEN = [("--where", "state = 'NEW'"), ("--failed", "skip"), ("--yes", None), ("
     [
         (
             "cdc-outbox backfill --order-by id, or",
-            "cdc-outbox backfill --order-by id --where 'state = '\"'\"'NEW'\"'\"'' --failed skip --yes --key id, or",
+            (
+                "cdc-outbox backfill --order-by id --where 'state = '\"'\"'NEW'\"'\"'' --failed skip --yes --key id"
+                " --kafka client.id=ours, or"
+            ),
         ),
         (
             "cdc-outbox backfill --failed publish --where SQL",
-            "cdc-outbox backfill --failed publish --where SQL --yes --key id",
+            "cdc-outbox backfill --failed publish --where SQL --yes --key id --kafka client.id=ours",
         ),
-        ("cdc-outbox backfill --all", "cdc-outbox backfill --all --failed skip --yes --key id"),
-        ("cdc-outbox start --slot s", "cdc-outbox start --slot s --key id"),
-        ("cdc-outbox drop --yes", "cdc-outbox drop --yes"),
+        (
+            "cdc-outbox backfill --all",
+            "cdc-outbox backfill --all --failed skip --yes --key id --kafka client.id=ours",
+        ),
+        ("cdc-outbox start --slot s", "cdc-outbox start --slot s --key id --kafka client.id=ours"),
+        (
+            "cdc-outbox drop --yes && cdc-outbox start",
+            "cdc-outbox drop --yes && cdc-outbox start --key id --kafka client.id=ours",
+        ),
+        ("cdc-outbox audit", "cdc-outbox audit --key id"),
     ],
 )
-def test_a_command_that_is_to_be_run_again_drops_no_condition(text: str, repeated: str):
-    assert repeat(text, "backfill", GIVEN) == repeated
+def test_a_command_has_the_flags_that_were_given_and_that_it_takes(text: str, repeated: str):
+    assert repeat(text, "backfill", GIVEN, TAKES.__getitem__) == repeated
+    assert repeat(repeated, "backfill", GIVEN, TAKES.__getitem__) == repeated
+
+
+def test_an_audit_that_is_to_be_run_again_asks_for_the_same():
+    given = [("--twice-ok", None), ("--since", "2h"), ("--key", "id")]
+    assert repeat("cdc-outbox audit --since 3h", "audit", given, TAKES.__getitem__) == (
+        "cdc-outbox audit --since 3h --twice-ok --key id"
+    )
+
+
+def test_the_same_command_is_written_out_with_what_is_to_be_another():
+    text = again(("--table", 'shop."Events"'), ("--table", "shop.b"))
+    given = [("--limit", "5"), ("--table", "shop.Events"), ("--table", "shop.b"), *GIVEN[3:]]
+    assert once_more(f"{text}; or else", "peek", given) == (
+        "cdc-outbox peek --limit 5 --key id --kafka client.id=ours --table 'shop.\"Events\"' --table shop.b; or else"
+    )
