@@ -117,7 +117,13 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         asyncio.get_running_loop().add_signal_handler(which, told_to_stop, which)
     try:
         async with watching(settings, relay.status):
-            await relay.run()
+            try:
+                await relay.run()
+            finally:
+                if signals:  # how we end is settled: one more signal changes nothing
+                    for which in (signal.SIGTERM, signal.SIGINT):
+                        asyncio.get_running_loop().remove_signal_handler(which)
+                        signal.signal(which, signal.SIG_IGN)
     except asyncio.CancelledError:
         raise DrainExceeded(
             f"{signals[-1]} came a second time, before everything in flight was confirmed",
@@ -127,10 +133,4 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
-        if (
-            signals
-        ):  # it is settled how we end: one more signal, sent while the interpreter ends, changes nothing
-            for which in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().remove_signal_handler(which)
-                signal.signal(which, signal.SIG_IGN)
     logger.info("stopped", slot=settings.postgres.slot)

@@ -136,6 +136,30 @@ def test_a_hanging_broker_ends_the_drain_at_its_limit(
     pipeline.books(writer)
 
 
+def test_signals_that_come_when_all_is_confirmed_change_nothing(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """From the moment on at which the relay calls itself stopped, until its interpreter has ended."""
+    pipeline = make_pipeline(outbox, kafka).prepare(3).init()
+    writer = pipeline.writer()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+        relay = pipeline.start()
+        writer.write(200)
+        end = pipeline.end_of_wal()
+        pipeline.wait_heard(end)
+        relay.signal(number)
+        relay.wait_for(lambda record: record.get("state") == "stopped", 30)
+        sent = 0
+        while relay.running:
+            relay.signal(number)
+            sent += 1
+        assert relay.wait() == 0, relay.text()
+        assert sent > 10
+        assert relay.records[-1]["event"] == "stopped"
+        assert pipeline.confirmed() >= end
+    assert verify(writer.stop(), pipeline.read()).duplicates == ()
+
+
 def test_a_second_signal_ends_at_once(
     own_postgres: PostgresServer, own_kafka: KafkaBroker, make_pipeline: Callable[..., Pipeline]
 ) -> None:
