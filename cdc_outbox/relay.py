@@ -235,7 +235,7 @@ class Relay:
                 marks=self._marks,
             )
             ending.push_async_callback(settlement.close)
-            self.status.stream(Live(stream, ledger, publisher, intake))
+            self.status.stream(Live(stream, ledger, publisher, intake), admission.position)
             self._say_start(admission)
             flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
             self._flowed = True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.lsn import ZERO
 from cdc_outbox.repeats import Repeats
+from cdc_outbox.settlement import IDLE_STEP
 from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
@@ -131,9 +132,10 @@ class Status:
         self._admission = admission
         self.connected.set()
 
-    def stream(self, live: Live) -> None:
-        """The session's stream has started."""
+    def stream(self, live: Live, position: LSN | None = None) -> None:
+        """The session's stream has started. `position`: where the slot stood by then."""
         self._live = live
+        self._confirmed = max(self._confirmed, position or ZERO)
 
     def leave(self) -> None:
         """The session is over: keep what it counted, and since when something waits."""
@@ -195,15 +197,22 @@ class Status:
         return max(self._confirmable, live.ledger.confirmable) if live else self._confirmable
 
     def notice(self) -> None:
-        """Notice since when PostgreSQL has yet to hear of what Kafka has. To be called every second."""
-        if self.confirmable <= self.confirmed:
+        """Notice since when PostgreSQL has yet to hear of what Kafka has. To be called every second.
+
+        What isn't worth a confirmation by itself may wait for as long as nothing more comes, and is none of it.
+        """
+        confirmable, confirmed = self.confirmable, self.confirmed
+        if confirmable.bytes_since(confirmed) < IDLE_STEP:
             self._owing = None
-        elif self._owing is None or self._owing[0] != self.confirmed:
-            self._owing = self.confirmed, time.time()
+        elif self._owing is None or self._owing[0] != confirmed:
+            self._owing = confirmed, time.time()
 
     @property
     def confirmable_since(self) -> float | None:
-        """Since when `confirmable` is ahead of `confirmed`, to the second since the epoch; None where it isn't."""
+        """Since when `confirmable` is ahead of `confirmed` by what has to be confirmed; None where it isn't.
+
+        In seconds since the epoch, a second late at most.
+        """
         self.notice()
         return None if self._owing is None else self._owing[1]
 

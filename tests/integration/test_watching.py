@@ -117,8 +117,8 @@ def test_what_was_delivered_is_seen_at_once(pipeline: Pipeline) -> None:
 def test_a_long_transaction_that_was_delivered_is_no_stall(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
-    """Before its commit nothing could be confirmed, for longer than the limit; after it there is the limit again."""
-    limit, rows = 8.0, 2000
+    """Before its commit nothing could be confirmed, for longer than the limit: what counts is the time since then."""
+    limit, rows = 8.0, 1500
     hold = tmp_path / "hold"
     pipeline = make_pipeline(outbox, kafka, env={HOLD_CONFIRMATION: str(hold)}).prepare().init()
     thresholds = ("--warning", "stalled=4h", "--critical", f"stalled={limit:g}s")
@@ -142,9 +142,8 @@ def test_a_long_transaction_that_was_delivered_is_no_stall(
     at_once = seen()
     assert (at_once["status"], at_once["value"] < limit) == ("ok", True)
     assert "not confirmed, and no acknowledgement for" in at_once["message"]
-    eventually(lambda: seen()["status"] == "critical", PATIENCE, "it does wait too long now")
     hold.unlink()
-    eventually(lambda: seen()["status"] == "ok", PATIENCE, "confirmed")
+    eventually(lambda: "no more than 1 MiB" in seen()["message"], PATIENCE, "confirmed")
 
 
 def test_the_slot_is_sampled_by_the_role_that_streams(pipeline: Pipeline) -> None:

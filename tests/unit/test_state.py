@@ -13,7 +13,10 @@ import pytest
 from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.repeats import FEW
+from cdc_outbox.settlement import IDLE_STEP
 from cdc_outbox.state import State, Status
+
+LOT = IDLE_STEP
 
 
 def test_a_change_is_one_line_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,17 +160,22 @@ def test_what_the_bus_says_counts_for_the_slot_only_where_nothing_is_left_to_con
     status = Status("outbox_slot")
     status.tally.last_acknowledged = 1000.0
     said = [status.acknowledged_at]
-    a_session(status)
+    session = a_session(status, complete=LOT - 1)
+    session.stream.confirmed = LSN(0)
+    said.append(status.acknowledged_at)
+    session.ledger.confirmable = LSN(LOT)
     said.append(status.acknowledged_at)
     now += 100
     said.append(status.acknowledged_at)
     status.leave()
     session = a_session(status, complete=0)
+    session.stream.confirmed = LSN(0)
     said.append(status.acknowledged_at)
-    session.stream.confirmed = LSN(0xF0)  # a step, and not all of it
+    session.ledger.confirmable = LSN(LOT + 1)
+    session.stream.confirmed = LSN(1)  # a step, and not all of it
     said.append(status.acknowledged_at)
-    session.stream.confirmed = LSN(0x100)  # and yet a large transaction may be under way
-    assert [*said, status.acknowledged_at] == [1000.0, 2000.0, 2000.0, 2000.0, 2100.0, 1000.0]
+    session.stream.confirmed = LSN(2)  # and yet a large transaction may be under way
+    assert [*said, status.acknowledged_at] == [1000.0, 1000.0, 2000.0, 2000.0, 2000.0, 2100.0, 1000.0]
 
 
 @pytest.mark.parametrize("seconds", [1, 4, 400], ids=lambda each: f"confirmed after {each} s")
@@ -179,19 +187,19 @@ def test_a_transaction_that_took_long_is_no_stall_when_it_is_delivered(
     monkeypatch.setattr("cdc_outbox.state.time.time", lambda: now)
     status = Status("outbox_slot")
     session = a_session(status)
-    session.stream.confirmed = session.ledger.confirmable
+    session.stream.confirmed = LSN(session.ledger.confirmable - 1)
     for _ in range(600):
         now += 1
         status.tally.last_acknowledged = now
         status.notice()
         assert status.acknowledged_at == now
-    session.ledger.complete = session.ledger.confirmable = LSN(0x9000)
+    session.ledger.complete = session.ledger.confirmable = LSN(2 * LOT)
     delivered = now
     for _ in range(seconds):
         status.notice()
         assert status.acknowledged_at == delivered
         now += 1
-    session.stream.confirmed = LSN(0x9000)
+    session.stream.confirmed = LSN(2 * LOT)
     assert status.acknowledged_at == status.tally.last_acknowledged
 
 
@@ -220,4 +228,14 @@ def test_positions_of_another_server_or_timeline_mean_nothing() -> None:
     session = a_session(status, complete=0x30)
     session.stream.confirmed = LSN(0x20)
     assert (status.received, status.confirmable, status.confirmed) == (0x30, 0x30, 0x20)
+
+
+def test_what_the_slot_has_at_the_start_is_confirmed() -> None:
+    """An idle server may have nothing to confirm for long."""
+    status = Status("outbox_slot")
+    live = a_session(status, complete=2 * LOT)
     assert status.confirmable_since is not None
+    status.leave()
+    status.stream(cast(Any, live), LSN(2 * LOT - 1))
+    assert status.confirmed == 2 * LOT - 1
+    assert status.confirmable_since is None
