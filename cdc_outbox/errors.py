@@ -7,6 +7,7 @@ and whether trying again helps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -182,3 +183,8 @@ class EventTooLarge(EventUnfit):
 
 class OutsideTransaction(CallRefused):
     """The connection is in autocommit and no transaction is open: what belongs together would be apart."""
+
+
+def numbered(texts: Iterable[str]) -> str:
+    """Several messages, or their steps in the same order, as one."""
+    return " ".join(f"({number}) {text}" for number, text in enumerate(texts, 1))

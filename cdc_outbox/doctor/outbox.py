@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import cleanup_grants, marking, outbox, publication, rows
+from cdc_outbox.postgres import cleanup_grants, marking, outbox, publication, rows, slip
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
@@ -122,11 +122,13 @@ async def _plan(
             raise
         return None
     if columns is None:
-        findings.fail(
-            "table",
-            f"table {table} does not exist",
-            f"cdc-outbox init --create-table --table {table}\nor name your table with --table SCHEMA.NAME",
+        absent = await slip.no_table(
+            conn,
+            table,
+            settings.outbox.tables,
+            otherwise=f"cdc-outbox init --create-table --table {table}\nor name your table with --table SCHEMA.NAME",
         )
+        findings.fail("table", str(absent), absent.next)
         return None
     keyless = "" if await outbox.primary_key(conn, table) else f"; {outbox.KEYLESS}"
     findings.ok("table", f"{table}, {len(columns)} columns{keyless}")

@@ -115,8 +115,9 @@ def repeat(
 ) -> str:
     """The text with each command having the flags that were `given` to the `running` one, as far as it `takes` them.
 
-    Flags come with their values as they were typed, None for a switch; those that hold a secret are left out. A flag
-    that the command has already stays as it is there, and of two that exclude each other the command's own counts.
+    Flags come with their values as they were typed, None for a switch; those that hold a secret are left out, but for
+    an owner's connection, which is named. A flag that the command has already stays as it is there, and of two that
+    exclude each other the command's own counts.
     """
     given = [each for each in given if each[0] not in _ASIDE and not _is_secret(*each)]
 
@@ -153,12 +154,14 @@ def once_more(text: str, running: str, given: Sequence[tuple[str, str | None]]) 
 
 
 def _typed(flag: str, value: str | None) -> str:
+    if flag == "--admin-dsn":
+        return _BY_OWNER.strip()
     return flag if value is None else f"{flag} {shlex.quote(value)}"
 
 
 def _is_secret(flag: str, value: str | None) -> bool:
     setting = _BY_FLAG.get(flag)
-    if setting is None:
+    if setting is None or flag == "--admin-dsn":
         return False
     kind = setting.kind
     return setting.secret or (

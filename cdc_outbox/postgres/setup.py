@@ -45,6 +45,7 @@ from cdc_outbox.errors import (
     MissingRight,
     PublicationWrong,
     SetupError,
+    numbered,
 )
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import (
@@ -683,10 +684,6 @@ def _together(gaps: Sequence[CdcOutboxError]) -> CdcOutboxError:
     if len(gaps) == 1:
         return gaps[0]
     return SetupError(
-        f"{len(gaps)} things are in the way: {_numbered([str(gap) for gap in gaps])}",
-        next=_numbered([gap.next for gap in gaps]),
+        f"{len(gaps)} things are in the way: {numbered(map(str, gaps))}",
+        next=numbered(gap.next for gap in gaps),
     )
-
-
-def _numbered(texts: Sequence[str]) -> str:
-    return " ".join(f"({number}) {text}" for number, text in enumerate(texts, 1))

@@ -1,7 +1,7 @@
 """Settings: flag before environment before file before default, each value with its origin.
 
 `load` answers with complete, checked records or raises UsageError (a malformed flag, exit 2) or ConfigError
-(exit 78) that names the value, where it stands, and a right example. Secrets can't be printed by accident:
+(exit 78) that names each wrong value, where it stands, and a right example. Secrets can't be printed by accident:
 records leave them out of their repr, and `redact` takes them out of any text.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cdc_outbox.errors import ConfigError
 from cdc_outbox.settings.client import variable
+from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
 from cdc_outbox.settings.dsn import LIBPQ_VARIABLES, Dsn
 from cdc_outbox.settings.entries import Entries
@@ -88,8 +89,9 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     `flags` are given flags by parameter name (`on_poison`, `config`, `no_http`; repeated ones as sequences of
     text); None, False and empty sequences mean not given. Relative paths start at `cwd`.
     """
-    given, environment = Flags(flags), Environment(environ, cwd)
-    file = File.find(given.config[-1] if given.config else environment.config, cwd)
+    complaints = Complaints()
+    given, environment = Flags(flags, complaints), Environment(environ, cwd, complaints)
+    file = File.find(given.config[-1] if given.config else environment.config, cwd, complaints)
     scalars: dict[str, Value] = {
         setting.key: Value(setting.default, _DEFAULT)
         for setting in SETTINGS
@@ -104,6 +106,7 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
         scalars.update(source.scalars())
         for key, entries in source.tables().items():
             tables[key].update(entries)
+    complaints.require_none()
     _libpq_defaults(scalars, environ)
     notices = [*given.secrets(), *environment.unknown()]
     settings = _assemble(scalars, tables, notices, environ, cwd)

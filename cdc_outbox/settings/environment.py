@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc_outbox.errors import ConfigError
+from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import PREFIX, SETTINGS, Setting
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.flag import read_pairs
@@ -31,7 +32,8 @@ _FILE: Final = "_FILE"
 class Environment:
     """What the environment says. Ask `unknown` after the others."""
 
-    def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, environ: Mapping[str, str], cwd: Path, complaints: Complaints) -> None:
+        self._complaints = complaints
         self._environ = {name: text for name, text in environ.items() if text}
         self._cwd = cwd
         self.config = self._environ.get(CONFIG)
@@ -48,14 +50,16 @@ class Environment:
             if isinstance(setting.kind, Entries):
                 continue
             for variable in setting.variables:
-                named = self._named(variable, secret=setting.secret)
-                if named is not None:
+                with self._complaints.heard():
+                    named = self._named(variable, secret=setting.secret)
+                    if named is None:
+                        continue
                     name, text = named
                     place = variable_place(name, _of_file(name, setting.kind.example))
                     found[setting.key] = place.read(
                         partial(setting.kind.text, text), None if setting.secret else text
                     )
-                    break
+                break
         return found
 
     def tables(self) -> dict[str, dict[str, Value]]:
@@ -63,7 +67,10 @@ class Environment:
         found = {}
         for setting in SETTINGS:
             if isinstance(setting.kind, Entries):
-                entries = self._whole(setting, setting.kind) | dict(self._single(setting, setting.kind))
+                entries: dict[str, Value] = {}
+                with self._complaints.heard():
+                    entries |= self._whole(setting, setting.kind)
+                entries |= dict(self._single(setting, setting.kind))
                 if entries:
                     found[setting.key] = entries
         return found
@@ -110,7 +117,8 @@ class Environment:
         for prefix in _prefixes(setting):
             for variable in sorted(self._environ):
                 if variable.startswith(prefix) and variable not in self._known:
-                    yield from self._entry(entries, prefix, variable)
+                    with self._complaints.heard():
+                        yield from tuple(self._entry(entries, prefix, variable))
 
     def _entry(self, entries: Entries, prefix: str, variable: str) -> Iterator[tuple[str, Value]]:
         assert entries.spelled is not None  # noqa: S101 - the caller has looked

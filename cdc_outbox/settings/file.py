@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc_outbox.errors import ConfigError
+from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import BY_KEY
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.kind import type_name
@@ -22,19 +23,21 @@ _KEYS_AND_SECTIONS: Final = frozenset(BY_KEY) | {key.rpartition(".")[0] for key 
 class File:
     """A config file that was read, or none. `name` is how the person called it."""
 
-    def __init__(self, name: str, contents: Mapping[str, object]) -> None:
+    def __init__(self, name: str, contents: Mapping[str, object], complaints: Complaints) -> None:
         self._name = name
+        self._complaints = complaints
         self._scalars: dict[str, Value] = {}
         self._tables: dict[str, dict[str, Value]] = {}
         self._walk("", contents)
 
     @classmethod
-    def find(cls, named: str | None, cwd: Path) -> File:
-        """The file of this name, else `cdc-outbox.toml`, if there is one."""
-        if named is None and not (cwd / DEFAULT).exists():
-            return cls(DEFAULT, {})
-        name = named or DEFAULT
-        return cls(name, _parse(cwd / name, name))
+    def find(cls, named: str | None, cwd: Path, complaints: Complaints) -> File:
+        """The file of this name, else `cdc-outbox.toml`, if there is one. What is wrong in it goes to `complaints`."""
+        name, contents = named or DEFAULT, dict[str, object]()
+        if named is not None or (cwd / DEFAULT).exists():
+            with complaints.heard():
+                contents = _parse(cwd / name, name)
+        return cls(name, contents, complaints)
 
     def scalars(self) -> dict[str, Value]:
         """The values of single settings, by key."""
@@ -46,39 +49,42 @@ class File:
 
     def _walk(self, section: str, contents: Mapping[str, object]) -> None:
         for name, raw in contents.items():
-            key = section + name
-            setting = BY_KEY.get(key)
-            if setting is None:
-                if not any(known.startswith(key + ".") for known in BY_KEY):
-                    raise self._unknown(key, _KEYS_AND_SECTIONS)
-                if not isinstance(raw, dict):
-                    raise self._not_a_table(key, raw, "a section with keys of its own")
-                self._walk(key + ".", raw)
-            elif isinstance(setting.kind, Entries):
-                if not isinstance(raw, dict):
-                    raise self._not_a_table(
-                        key, raw, f"a table of {setting.kind.metavar.replace('=', ' = ')}"
-                    )
-                self._tables[key] = dict(self._entries(key, setting.kind, raw))
-            else:
-                place = file_place(self._name, section.rstrip("."), name, setting.kind)
-                quoted = None if setting.secret or isinstance(raw, dict) else raw
-                self._scalars[key] = place.read(partial(setting.kind.toml, raw), quoted)
+            with self._complaints.heard():
+                self._take(section + name, raw)
 
-    def _entries(
-        self, key: str, entries: Entries, contents: Mapping[str, object]
-    ) -> Iterator[tuple[str, Value]]:
-        for name, raw in _flat(contents) if entries.dotted else contents.items():
-            place = file_place(self._name, key, name, entries.kind, dotted=entries.dotted)
-            try:
-                normal = entries.normal(name)
-            except ValueError as reason:
-                place.reject(reason, None)
-            if entries.names is not None and normal not in entries.names:
-                raise self._unknown(f"{key}.{name}", [f"{key}.{known}" for known in entries.names])
-            place = file_place(self._name, key, name, entries.kind_of(normal), dotted=entries.dotted)
-            quoted = None if normal in entries.secret or isinstance(raw, dict) else raw
-            yield normal, place.read(partial(entries.toml, normal, raw), quoted)
+    def _take(self, key: str, raw: object) -> None:
+        setting = BY_KEY.get(key)
+        if setting is None:
+            if not any(known.startswith(key + ".") for known in BY_KEY):
+                raise self._unknown(key, _KEYS_AND_SECTIONS)
+            if not isinstance(raw, dict):
+                raise self._not_a_table(key, raw, "a section with keys of its own")
+            self._walk(key + ".", raw)
+        elif isinstance(setting.kind, Entries):
+            if not isinstance(raw, dict):
+                raise self._not_a_table(key, raw, f"a table of {setting.kind.metavar.replace('=', ' = ')}")
+            found = self._tables[key] = {}
+            for name, value in _flat(raw) if setting.kind.dotted else raw.items():
+                with self._complaints.heard():
+                    normal, read = self._entry(key, setting.kind, name, value)
+                    found[normal] = read
+        else:
+            section, _, name = key.rpartition(".")
+            place = file_place(self._name, section, name, setting.kind)
+            quoted = None if setting.secret or isinstance(raw, dict) else raw
+            self._scalars[key] = place.read(partial(setting.kind.toml, raw), quoted)
+
+    def _entry(self, key: str, entries: Entries, name: str, raw: object) -> tuple[str, Value]:
+        place = file_place(self._name, key, name, entries.kind, dotted=entries.dotted)
+        try:
+            normal = entries.normal(name)
+        except ValueError as reason:
+            place.reject(reason, None)
+        if entries.names is not None and normal not in entries.names:
+            raise self._unknown(f"{key}.{name}", [f"{key}.{known}" for known in entries.names])
+        place = file_place(self._name, key, name, entries.kind_of(normal), dotted=entries.dotted)
+        quoted = None if normal in entries.secret or isinstance(raw, dict) else raw
+        return normal, place.read(partial(entries.toml, normal, raw), quoted)
 
     def _unknown(self, key: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(

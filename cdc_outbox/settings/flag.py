@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from cdc_outbox.errors import UsageError
+from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import SETTINGS, Setting, parameter
 from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.model import Notice
@@ -16,33 +17,38 @@ from cdc_outbox.settings.place import Place, Value, flag_place
 class Flags:
     """Given flags by parameter name; None, False and empty sequences mean not given."""
 
-    def __init__(self, given: Mapping[str, object]) -> None:
+    def __init__(self, given: Mapping[str, object], complaints: Complaints) -> None:
         self._given = given
+        self._scalars: dict[str, Value] = {}
+        self._tables: dict[str, dict[str, Value]] = {}
         self.config = _texts(given.get("config"))
+        for setting in SETTINGS:
+            with complaints.heard():
+                self._take(setting)
 
     def scalars(self) -> dict[str, Value]:
         """The values of single settings, by key."""
-        found = {}
-        for setting in SETTINGS:
-            if not isinstance(setting.kind, Entries):
-                value = self._scalar(setting, _texts(self._of(setting.flag)))
-                if value is not None:
-                    found[setting.key] = value
-        return found
+        return self._scalars
 
     def tables(self) -> dict[str, dict[str, Value]]:
         """The entries of tables, by key and name."""
-        found = {}
-        for setting in SETTINGS:
-            texts = _texts(self._of(setting.flag))
-            if setting.flag is not None and isinstance(setting.kind, Entries) and texts:
-                found[setting.key] = read_pairs(setting.kind, texts, flag_place(setting.flag, setting.kind))
-        return found
+        return self._tables
+
+    def _take(self, setting: Setting) -> None:
+        texts = _texts(self._of(setting.flag))
+        if not isinstance(setting.kind, Entries):
+            value = self._scalar(setting, texts)
+            if value is not None:
+                self._scalars[setting.key] = value
+        elif setting.flag is not None and texts:
+            self._tables[setting.key] = read_pairs(
+                setting.kind, texts, flag_place(setting.flag, setting.kind)
+            )
 
     def secrets(self) -> list[Notice]:
         """A notice for each secret among the flags, which everybody on the machine can read."""
         notices = []
-        scalars, tables = self.scalars(), self.tables()
+        scalars, tables = self._scalars, self._tables
         for setting in SETTINGS:
             if setting.flag is None:
                 continue

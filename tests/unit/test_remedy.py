@@ -141,6 +141,17 @@ def test_a_command_has_the_flags_that_were_given_and_that_it_takes(text: str, re
     assert repeat(repeated, "backfill", GIVEN, TAKES.__getitem__) == repeated
 
 
+def test_an_owners_connection_that_was_given_is_named_and_not_shown():
+    given = [("--admin-dsn", "postgresql://owner:secret@db/app"), ("--key", "id")]
+    takes = {"replay": {"--admin-dsn", "--key"}, "peek": {"--admin-dsn"}}.__getitem__
+    assert repeat("cdc-outbox replay --id 1", "audit", given, takes) == (
+        'cdc-outbox replay --id 1 --admin-dsn "$OWNER_DSN" --key id'
+    )
+    assert once_more(again(("--slot", "s")), "peek", given) == (
+        'cdc-outbox peek --admin-dsn "$OWNER_DSN" --key id --slot s'
+    )
+
+
 def test_an_audit_that_is_to_be_run_again_asks_for_the_same():
     given = [("--twice-ok", None), ("--since", "2h"), ("--key", "id")]
     assert repeat("cdc-outbox audit --since 3h", "audit", given, TAKES.__getitem__) == (
