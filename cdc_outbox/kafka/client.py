@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,6 +72,7 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
     connection = options.single_connection(settings)
     reasons: list[str] = []
+    unknown: list[str] = []
     for host, port, _ in collect_hosts(options.connection(settings)["bootstrap_servers"], randomize=False):
         server = f"{host}:{port}"
         try:
@@ -83,11 +85,13 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
             if refusal.is_refusal(error):
                 return refusal.refused(server, error)
             reasons.append(f"{server}: {refusal.in_short(error)}")
+            if isinstance(error, socket.gaierror):
+                unknown.append(host)
+    where = "kafka.bootstrap_servers, security.protocol, and that the brokers run"
+    if len(unknown) == len(reasons):
+        where = f"the names in kafka.bootstrap_servers: getent hosts {' '.join(dict.fromkeys(unknown))}"
     return KafkaUnavailable(
-        f"no Kafka broker can be used: {', '.join(reasons)}",
-        next=refusal.where_to_look(
-            settings, "kafka.bootstrap_servers, security.protocol, and that the brokers run"
-        ),
+        f"no Kafka broker can be used: {', '.join(reasons)}", next=refusal.where_to_look(settings, where)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,8 @@ def refused(server: str, error: Exception) -> BusRefused:
 
 def in_short(error: Exception) -> str:
     """An error's own words, without Python's around them."""
+    if isinstance(error, socket.gaierror):
+        return (error.strerror or "name or service not known").lower()
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     if isinstance(error, KafkaConnectionError):

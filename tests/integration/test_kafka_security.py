@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ from tests.servers.security import USERS, Listener, Mechanism, certificates, cli
 from tests.servers.wait import eventually
 
 Secured = Callable[..., Passage]
+
+UNKNOWN = "(name or service not known|temporary failure in name resolution)"
+"""What a resolver says of a name that there isn't; the second where it reaches no name server."""
 
 
 @pytest.fixture
@@ -146,8 +150,21 @@ def test_no_broker_and_fail_fast(database: Database, kafka: Kafka, slot: str, to
     done = passage.run("--fail-fast", "--log-format", "text", code=1)
     *_, error, remedy = done.stderr.splitlines()
     assert error.startswith("error: no Kafka broker can be used: 127.0.0.1:")
-    assert "connection refused, no-such-host.invalid:9092: " in error
+    assert re.search(f"connection refused, no-such-host.invalid:9092: {UNKNOWN}$", error)
     assert remedy == "next: check kafka.bootstrap_servers, security.protocol, and that the brokers run"
+    assert "library message" not in done.stderr
+
+
+def test_a_host_that_nobody_knows(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    passage = Passage(database, kafka, slot, topics).table()
+    passage.bootstrap = "no-such-host.invalid:9092"
+    done = passage.run("--fail-fast", "--log-format", "text", code=1)
+    *_, error, remedy = done.stderr.splitlines()
+    assert re.fullmatch(f"error: no Kafka broker can be used: no-such-host.invalid:9092: {UNKNOWN}", error), (
+        error
+    )
+    assert remedy == "next: check the names in kafka.bootstrap_servers: getent hosts no-such-host.invalid"
+    assert "library message" not in done.stderr
 
 
 @pytest.mark.parametrize(

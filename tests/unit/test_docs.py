@@ -12,7 +12,9 @@ import pytest
 from cdc_outbox import errors
 from cdc_outbox.cli import SUMMARIES, main
 from cdc_outbox.cli.failure import INTERRUPTED
+from cdc_outbox.settings.client import KINDS, variable
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS
+from cdc_outbox.settings.model import SECRET_CLIENT_NAMES
 from cdc_outbox.table.profiles import BY_NAME
 from cdc_outbox.table.recognise import NAMES
 from cdc_outbox.table.sent import DUE_TIMES, SENT_TIMES, SENT_WORDS
@@ -85,8 +87,11 @@ def known(name: str) -> bool:
 
 @each_document
 def test_environment_variables_are_there(document: Path):
-    variables = {variable for setting in SETTINGS for variable in setting.variables}
+    variables = {each for setting in SETTINGS for each in setting.variables}
     variables |= {f"{setting.variables[0]}_FILE" for setting in SETTINGS if setting.secret}
+    variables |= {variable(name) for name in KINDS} | {
+        f"{variable(name)}_FILE" for name in SECRET_CLIENT_NAMES
+    }
     of_tests = "\n".join(path.read_text() for path in (CHECKOUT / "tests").rglob("*.py"))
     for code in said(document):
         for name in re.findall(r"CDC_OUTBOX_[A-Z0-9_]+", code):

@@ -211,6 +211,8 @@ class TestMalformed:
         ("bootstrap_servers", "kafka://a", "it is not a list of HOST:PORT"),
         ("bootstrap_servers", "me:pw@a:9092", "--bootstrap-servers: there is an '@' in it"),
         ("bootstrap_servers", "a:9092,,b:9092", "it is not a list of HOST:PORT"),
+        ("bootstrap_servers", "a..b:9092", "a host's name has parts of 1 to 63 letters"),
+        ("bootstrap_servers", f"{'a' * 64}.example.org:9092", "a host's name has parts of 1 to 63 letters"),
         ("key", "payload:order_id", "what follows 'payload:' is not a JSON pointer"),
         ("key", " ", "it is empty"),
         ("column", ("payload",), "--column is 'payload': it is not of the form ROLE=NAME"),

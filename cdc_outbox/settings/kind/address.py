@@ -27,6 +27,10 @@ class Servers(Kind):
             match = _HOST_PORT.fullmatch(server.strip())
             if match is None or not 0 < int(match[2] or 9092) < 65536:
                 raise ValueError("it is not a list of HOST:PORT with commas between")
+            if not match[1].startswith("[") and not all(
+                0 < len(part) < 64 for part in match[1].removesuffix(".").split(".")
+            ):
+                raise ValueError("a host's name has parts of 1 to 63 letters, with dots between")
             servers.append(f"{match[1]}:{match[2] or 9092}")
         return ",".join(servers)
 
