@@ -49,7 +49,8 @@ async def _examine(settings: Settings) -> Report:
     from cdc_outbox.doctor.report import examine
 
     if settings.log.level != "debug":
-        for name in ("aiokafka", "cdc_outbox.postgres.admission"):  # what they have to say is in the report
+        # What they have to say is in the report.
+        for name in ("aiokafka", "cdc_outbox.postgres.admission", "cdc_outbox.postgres.peek"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     return await examine(settings, next_step)
 

@@ -1,11 +1,14 @@
-"""What the relay has to have on its own machine."""
+"""What the relay has to have on its own machine, and how one is that runs there already."""
 
 from __future__ import annotations
 
 import errno
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox.doctor.check import MAY_PASS
+from cdc_outbox.watch import inquiry
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
 
 NEAR: Final = 20
 """Ports above one that is taken, among which a free one is looked for."""
+
+_STOPPED: Final = frozenset({"held", "blocked"})
+"""States in which a relay delivers nothing until something is mended."""
 
 
 def examine(settings: Settings, findings: Findings) -> None:
@@ -42,6 +48,11 @@ def _port(settings: Settings, findings: Findings) -> None:
         _bind(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            running = inquiry.ask((host, port), settings.http.token_file)
+            if running is not None and running.get("slot") == settings.postgres.slot:
+                findings.ok("http", f"{host}:{port} is the relay's that runs here")
+                _running(running, findings)
+                return
             otherwise = "start would end" if settings.http.explicit else "start would go on without probes"
             findings.warn(
                 "http",
@@ -56,6 +67,21 @@ def _port(settings: Settings, findings: Findings) -> None:
             )
         return
     findings.ok("http", f"{host}:{port} is free")
+
+
+def _running(document: dict[str, Any], findings: Findings) -> None:
+    """What the relay says of itself that has our slot's name and address."""
+    state, reason = document.get("state"), document.get("reason")
+    if state not in _STOPPED:
+        findings.ok("running", f"the relay that runs here is {state}")
+        return
+    steps = [each.get("next") for each in document.get("errors") or () if each.get("error") == reason]
+    findings.fail(
+        "running",
+        f"the relay that runs here is {state}: {reason}",
+        str(steps[-1]) if steps else "cdc-outbox health",
+        exit_code=MAY_PASS,
+    )
 
 
 def _bind(host: str, port: int) -> None:

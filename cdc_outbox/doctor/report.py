@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cdc_outbox.doctor import kafka, postgresql, relay
+from cdc_outbox.doctor import kafka, postgresql, relay, waiting
 from cdc_outbox.doctor.check import Findings, Status
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ async def examine(settings: Settings, complete: Callable[[str], str]) -> Report:
     own, server, cluster = (Findings(side, redact, complete) for side in ("relay", "postgres", "kafka"))
     relay.examine(settings, own)
     outbox = await postgresql.examine(settings, server)
+    await waiting.examine(settings, outbox, server, within=postgresql.WITHIN)
     await kafka.examine(settings.kafka, outbox, cluster)
     mapping = {table: redact(words) for table, words in outbox.mapping.items()}
     return Report((*own.checks, *server.checks, *cluster.checks), mapping)

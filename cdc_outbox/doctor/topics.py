@@ -85,9 +85,14 @@ class Topics:
             if fixed:
                 self.findings.fail("topics", f"{what}, where all rows go", remedy)
             elif self.settings.unknown_topic == "poison":
-                self.findings.warn("topics", f"{what}, where rows go: they are poison", remedy)
+                self.findings.fail("topics", f"{what}, where rows go: they are poison", remedy)
             else:
-                self.findings.warn("topics", f"{what}, where rows go: the relay waits for it", remedy)
+                self.findings.fail(
+                    "topics",
+                    f"{what}, where rows go: the relay is held until there is one",
+                    remedy,
+                    exit_code=MAY_PASS,
+                )
 
     async def creation(self, missing: list[str]) -> None:
         """Ask whether missing topics could be made."""

@@ -40,11 +40,12 @@ def test_all_is_well_and_stays_as_it_was(
     before = as_relay.execute(watched, (as_relay.slot,))
     checks = as_relay.look()
     # The tests' servers have no limit for WAL, and one broker.
-    assert worse(checks) == {"postgres.retention": "warning"}
+    assert worse(checks) == {"postgres.retention": "warning", "kafka.replication": "warning"}
+    assert "1 row waits" in checks["postgres.waiting"]["message"]
     assert as_relay.execute(watched, (as_relay.slot,)) == before
     as_relay.execute(SQL("grant select on outbox to {}").format(Identifier(as_relay.slot)))
     seen = as_relay.look()
-    assert worse(seen) == {"postgres.retention": "warning", "kafka.replication": "warning"}
+    assert worse(seen) == worse(checks)
     assert "1 would be sent" in seen["postgres.rows"]["message"]
     assert outbox_topic in seen["kafka.rights"]["message"]
     done = as_relay.command("start", "--until-caught-up", "--no-http")
@@ -79,8 +80,9 @@ def test_a_relay_that_runs_is_no_trouble(
     relay.wait_state("streaming", timeout=60)
     slot = as_relay.look("--http", f"127.0.0.1:{relay.http_port}")
     assert "start would wait as a hot standby" in slot["postgres.slot"]["message"]
-    assert worse(slot) == {"postgres.retention": "warning", "relay.http": "warning"}
-    assert "is taken" in slot["relay.http"]["message"]
+    assert worse(slot) == {"postgres.retention": "warning"}
+    assert "is the relay's that runs here" in slot["relay.http"]["message"]
+    assert slot["relay.running"]["message"] == "the relay that runs here is streaming"
 
 
 def test_the_wrong_password_hides_nothing_of_kafka(doctor: Doctor) -> None:

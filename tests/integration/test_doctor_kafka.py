@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
 from tests.integration.consultation import ROW, Doctor, as_relay, doctor
 from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.relay import RelayProcess
 from tests.servers.security import USERS, client_settings
 
 __all__ = ["as_relay", "doctor", "plain_role"]
@@ -40,17 +42,42 @@ def test_a_topic_for_all_rows_is_looked_at_without_a_mapping(doctor: Doctor, top
     assert f"the cluster has no topic {topics}all" in checks["kafka.topics"]["message"]
 
 
-@pytest.mark.parametrize("policy", ["hold", "poison"])
+@pytest.mark.parametrize(("policy", "code"), [("hold", 1), ("poison", 78)])
 def test_topics_that_rows_name(
-    doctor: Doctor, kafka: Kafka, outbox_topic: str, aggregate_type: str, policy: str
+    doctor: Doctor, kafka: Kafka, outbox_topic: str, aggregate_type: str, policy: str, code: int
 ) -> None:
     doctor.init("--create-table")
     doctor.execute(f"{ROW} values (%s, '1', 'placed', '{{}}')", (aggregate_type,))
-    check = doctor.look(CDC_OUTBOX_KAFKA_UNKNOWN_TOPIC=policy)["kafka.topics"]
-    assert check["status"] == "warning"
+    check = doctor.look(code=code, CDC_OUTBOX_KAFKA_UNKNOWN_TOPIC=policy)["kafka.topics"]
+    assert check["status"] == "failed"
     assert outbox_topic in check["message"]
     assert ("poison" in check["message"]) == (policy == "poison")
     assert outbox_topic not in kafka.topics()
+    assert doctor.look("--create-topics")["kafka.topics"]["status"] == "ok"
+
+
+def test_a_topic_of_rows_that_only_the_slot_shows(
+    as_relay: Doctor, kafka: Kafka, outbox_topic: str, aggregate_type: str
+) -> None:
+    """The relay's role need not read the table; what waits in the slot is shown to it all the same."""
+    as_relay.execute(f"{ROW} values (%s, '1', 'placed', '{{}}')", (aggregate_type,))
+    checks = as_relay.look(code=1)
+    assert "may not read" in checks["postgres.rows"]["message"]
+    assert checks["postgres.waiting"]["message"] == "1 row waits in the slot"
+    assert f"the cluster has no topic {outbox_topic}" in checks["kafka.topics"]["message"]
+    dsn, bootstrap = as_relay.environment["CDC_OUTBOX_DSN"], kafka.bootstrap
+    with closing(RelayProcess(dsn, bootstrap, slot=as_relay.slot)) as relay:
+        relay.wait_state("held", timeout=60)
+        at = ("--http", f"127.0.0.1:{relay.http_port}")
+        checks = as_relay.look(*at, code=1)
+        assert "a relay has the slot" in checks["postgres.waiting"]["message"]
+        running = checks["relay.running"]
+        assert f"is held: the cluster has no topic {outbox_topic}" in running["message"]
+        kafka.create_topic(outbox_topic)
+        relay.wait_state("streaming", timeout=60)
+        assert as_relay.look(*at)["relay.running"]["message"] == "the relay that runs here is streaming"
+        assert relay.terminate()[0] == 0
+    assert as_relay.look()["postgres.waiting"]["message"] == "no rows wait in the slot"
 
 
 def test_sizes(doctor: Doctor, kafka: Kafka, topics: str) -> None:

@@ -108,8 +108,11 @@ def test_rows_that_could_never_be_sent(doctor: Doctor, kafka: Kafka, topics: str
         "insert into outbox values (1, %s, 'k', 'v'), (2, 'no topic!', 'k', 'v'), (3, %s, null, 'v')",
         (f"{topics}a", f"{topics}a"),
     )
-    rows = doctor.look()["postgres.rows"]
-    assert rows["status"] == "warning"
+    kafka.create_topic(f"{topics}a")
+    checks = doctor.look()
+    rows, waiting = checks["postgres.rows"], checks["postgres.waiting"]
+    assert rows["status"] == waiting["status"] == "warning"
+    assert "event 2 of public.outbox" in waiting["message"]
     assert (
         "3 of the newest rows of public.outbox: 2 can't be published, the first (2) because"
         in rows["message"]
@@ -125,7 +128,7 @@ def test_rows_of_one_size_are_as_good_a_sample(doctor: Doctor) -> None:
         "insert into outbox select g, 'nowhere', 'k', repeat('x', 200000) from generate_series(1, 30) g"
     )
     # As many as there is room for in the 4 MiB that are looked at.
-    assert "20 of the newest rows" in doctor.look()["postgres.rows"]["message"]
+    assert "20 of the newest rows" in doctor.look(code=1)["postgres.rows"]["message"]
 
 
 def test_a_table_that_is_locked_is_no_fault(doctor: Doctor) -> None:
@@ -149,16 +152,19 @@ def test_a_partition_by_state(doctor: Doctor) -> None:
     doctor.execute("create table outbox_pending partition of outbox for values in ('pending')")
     doctor.init()
     doctor.execute("insert into outbox values (1, 'k', 'nowhere', 'v', 'pending')")
-    checks = doctor.look()
+    checks = doctor.look(code=1)
+    assert checks["kafka.topics"]["message"].startswith("the cluster has no topic nowhere, where rows go")
     assert "partitioned by status" in checks["postgres.partitioning"]["message"]
     assert "1 would be sent" in checks["postgres.rows"]["message"]
 
 
-def test_hidden_rows_are_no_sample(as_relay: Doctor) -> None:
+def test_hidden_rows_are_no_sample(as_relay: Doctor, outbox_topic: str, aggregate_type: str) -> None:
     as_relay.execute(SQL("grant select on outbox to {}").format(Identifier(as_relay.slot)))
     as_relay.execute("alter table outbox enable row level security")
-    as_relay.execute(f"{ROW} values ('o', '1', 'placed', '{{}}')")
-    assert "not looked at" in as_relay.look()["postgres.rows"]["message"]
+    as_relay.execute(f"{ROW} values (%s, '1', 'placed', '{{}}')", (aggregate_type,))
+    checks = as_relay.look(code=1)
+    assert "not looked at" in checks["postgres.rows"]["message"]
+    assert f"no topic {outbox_topic}" in checks["kafka.topics"]["message"]
 
 
 def test_a_suggestion_is_no_warning(as_relay: Doctor) -> None:

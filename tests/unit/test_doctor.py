@@ -420,10 +420,8 @@ class TestRelay:
         found = findings("relay")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            relay.examine(
-                SimpleNamespace(http=SimpleNamespace(listen=("127.0.0.1", port), explicit=True)),  # type: ignore[arg-type]
-                found,
-            )
+            http = SimpleNamespace(listen=("127.0.0.1", port), explicit=True, token_file=None)
+            relay.examine(SimpleNamespace(http=http), found)  # type: ignore[arg-type]  # what is asked of it
         check = found.checks[1]
         assert check.status is Status.WARNING
         told = int((check.remedy or "").rpartition("--http 127.0.0.1:")[2])
