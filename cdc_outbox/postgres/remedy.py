@@ -90,9 +90,9 @@ def again(*flags: tuple[str, str]) -> str:
 
 def begin_with_the_table(slot: str) -> str:
     """How delivery begins anew where nothing came from the slot yet, so that the table has what it would skip."""
-    return (
-        f"begin anew, with the rows that wait in the table: cdc-outbox drop --slot {slot}; then, with the old relay"
-        f" stopped: cdc-outbox init --slot {slot}; cdc-outbox backfill --slot {slot}"
+    return by_owner(
+        f"begin anew, with the rows that wait in the table: cdc-outbox drop --yes --slot {slot}; then, with the old"
+        f" relay stopped: cdc-outbox init --slot {slot}; cdc-outbox backfill --slot {slot}"
     )
 
 

@@ -55,13 +55,11 @@ def refused(pipeline: Pipeline, *flags: str) -> tuple[str, str]:
 
 
 def run_remedy(pipeline: Pipeline, remedy: str) -> None:
-    """Run the commands that a remedy prints."""
+    """Run the commands that a remedy prints, up to those that look at the topics."""
     commands = re.findall(r"cdc-outbox (?:drop|init)[^,;&]*", remedy)
     assert commands, remedy
     for command in commands:
-        arguments = shlex.split(command)[1:]
-        if arguments[0] == "drop":
-            arguments.append("--yes")
+        arguments = shlex.split(command.replace("$OWNER_DSN", pipeline.dsn))[1:]
         done = run_command(*arguments, env={"CDC_OUTBOX_DSN": pipeline.dsn})
         assert done.returncode == 0, done.stderr
 
