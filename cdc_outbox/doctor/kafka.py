@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.doctor.topics import Topics, count, some
 from cdc_outbox.errors import CdcOutboxError
-from cdc_outbox.kafka import options
+from cdc_outbox.kafka import options, tool
 from cdc_outbox.kafka.inspection import Inspection, record_size
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class KafkaSide:
         self.outbox = outbox
         self.findings = findings
         self.cluster = cluster
-        self.tool = f"--bootstrap-server {settings.bootstrap_servers.partition(',')[0].strip()}"
+        self.tool = tool.address(settings)
         self.sizes: dict[str, int] = {}
         for message in outbox.messages:
             self.sizes[message[0]] = max(self.sizes.get(message[0], 0), record_size(message))
@@ -104,7 +104,7 @@ class KafkaSide:
         answering = [address for address in listed if address not in unreached]
         answering += [each.address for each in brokers if each.problem is None]
         if answering:
-            self.tool = f"--bootstrap-server {answering[0]}"
+            self.tool = tool.address(self.settings, answering[0])
         away = [f"{each.address} ({each.problem})" for each in brokers if each.problem is not None]
         away += [f"{address} ({why})" for address, why in unreached.items()]
         if brokers and all(each.problem is not None for each in brokers):
@@ -145,7 +145,7 @@ class KafkaSide:
             self.findings.warn(
                 "security",
                 f"{shown}: the password goes over the network as it is",
-                "set security.protocol = SASL_SSL under [kafka.client], or sasl.mechanism = SCRAM-SHA-512",
+                'set security.protocol = "SASL_SSL" under [kafka.client], or sasl.mechanism = "SCRAM-SHA-512"',
             )
         elif protocol.endswith("SSL") and checks in ("", "none"):
             self.findings.warn(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.kafka import options
+from cdc_outbox.kafka.tool import principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +52,7 @@ class Topics:
         self.cluster = cluster
         self.tool = tool
         self.sizes = sizes
-        self.principal = f"User:{settings.client.get('sasl.username') or 'NAME'}"
+        self.principal = principal(settings)
 
     async def examine(self, topics: list[Topic]) -> None:
         """All checks of these topics. Raises KafkaUnavailable when the cluster falls silent."""

@@ -63,7 +63,7 @@ async def start(client: AIOKafkaProducer | AIOKafkaConsumer, settings: KafkaSett
         async with asyncio.timeout(START_LIMIT):
             await client.start()
     except (ClusterAuthorizationFailedError, IncompatibleBrokerVersion) as error:
-        raise refusal.refused(settings.bootstrap_servers, error) from error
+        raise refusal.refused(settings.bootstrap_servers, error, settings) from error
     except (TimeoutError, KafkaError, OSError) as error:
         raise await _why(settings) from error
 
@@ -83,7 +83,7 @@ async def _why(settings: KafkaSettings) -> CdcOutboxError:
             reasons.append(f"{server} doesn't answer")
         except (KafkaError, OSError) as error:
             if refusal.is_refusal(error):
-                return refusal.refused(server, error)
+                return refusal.refused(server, error, settings)
             reasons.append(f"{server}: {refusal.in_short(error)}")
             if isinstance(error, socket.gaierror):
                 unknown.append(host)

@@ -6,14 +6,17 @@ and skipping would lose events. Codes: https://kafka.apache.org/protocol.html#pr
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors as kafka
 
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent
-from cdc_outbox.kafka import topics
+from cdc_outbox.kafka import tool, topics
 from cdc_outbox.publisher import Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
+
+if TYPE_CHECKING:
+    from cdc_outbox.settings import KafkaSettings
 
 
 class InvalidRecord(kafka.BrokerResponseError):
@@ -31,8 +34,8 @@ _OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.MessageSizeTooLargeError: (
         "with {size} bytes as a Kafka record it is larger than the topic's max.message.bytes",
         (
-            "raise max.message.bytes of topic {topic} to {size} or more (kafka-configs --alter --topic {topic} "
-            "--add-config max.message.bytes={size}), or {out}"
+            "raise max.message.bytes of topic {topic} to {size} or more: kafka-configs {tool} --alter --topic {topic} "
+            "--add-config max.message.bytes={size}; or {out}"
         ),
     ),
     kafka.RecordListTooLargeError: (
@@ -52,15 +55,18 @@ _OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
 _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.TopicAuthorizationFailedError: (
         "the cluster doesn't allow us to write to topic {topic}",
-        "grant it: kafka-acls --add --allow-principal User:NAME --operation Write --operation Describe --topic {topic}",
+        (
+            "grant it: kafka-acls {tool} --add --allow-principal {user} --operation Write --operation Describe "
+            "--topic {topic}"
+        ),
     ),
     kafka.ClusterAuthorizationFailedError: (
         "the cluster doesn't allow us an idempotent producer",
-        "grant Write on the topics: kafka-acls --add --allow-principal User:NAME --producer --topic {topic}",
+        "grant Write on the topics: kafka-acls {tool} --add --allow-principal {user} --producer --topic {topic}",
     ),
     kafka.InvalidTopicError: (
         "the cluster refuses the topic name {topic}",
-        "check the topic on the cluster: kafka-topics --describe --topic {topic}",
+        "check the topic on the cluster: kafka-topics {tool} --describe --topic {topic}",
     ),
     kafka.PolicyViolationError: (
         "a policy of the cluster refuses what we write to topic {topic}",
@@ -68,11 +74,11 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     ),
     kafka.NotLeaderForPartitionError: (
         "a partition of topic {topic} has no leader",
-        "check the brokers: kafka-topics --describe --unavailable-partitions",
+        "check the brokers: kafka-topics {tool} --describe --unavailable-partitions",
     ),
     kafka.LeaderNotAvailableError: (
         "a partition of topic {topic} has no leader",
-        "check the brokers: kafka-topics --describe --unavailable-partitions",
+        "check the brokers: kafka-topics {tool} --describe --unavailable-partitions",
     ),
 }
 
@@ -87,13 +93,14 @@ def is_too_large(error: kafka.KafkaError) -> bool:
     return isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError)
 
 
-def translate(error: kafka.KafkaError, topic: str) -> CdcOutboxError:
+def translate(error: kafka.KafkaError, topic: str, settings: KafkaSettings) -> CdcOutboxError:
     """The error of a delivery that failed for another reason than its records."""
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
         return topics.missing(topic)
     for known, (message, remedy) in _HELD.items():
         if isinstance(error, known):
-            return Held(message.format(topic=topic), next=remedy.format(topic=topic))
+            asked = {"topic": topic, "tool": tool.address(settings), "user": tool.principal(settings)}
+            return Held(message.format(topic=topic), next=remedy.format(**asked))
     return KafkaUnavailable(
         f"a delivery to topic {topic} failed: {type(error).__name__}",
         next="nothing to do: a new producer starts again from the last confirmed LSN",
@@ -105,22 +112,29 @@ def oversized(size: int, limit: int) -> str:
     return f"it is {size} bytes as a Kafka record, and max.request.size is {limit}"
 
 
-def room_for(topic: str, size: int) -> str:
+def room_for(topic: str, size: int, settings: KafkaSettings) -> str:
     """The next step for such a record: both limits have to let it through."""
     return (
         f"raise max.request.size under [kafka.client] to {size} or more, and the same for the topic: "
-        f"kafka-configs --alter --topic {topic} --add-config max.message.bytes={size}; or {LEAVE_OUT}"
+        f"kafka-configs {tool.address(settings)} --alter --topic {topic} --add-config max.message.bytes={size}; "
+        f"or {LEAVE_OUT}"
     )
 
 
 def refused(
-    error: kafka.KafkaError, topic: str, partition: int, lsn: int, seq: int, size: int
+    error: kafka.KafkaError,
+    topic: str,
+    partition: int,
+    lsn: int,
+    seq: int,
+    size: int,
+    settings: KafkaSettings,
 ) -> PoisonEvent:
     """The error of a single record of `size` bytes that the broker refuses; which event it is, the reader knows."""
     what, remedy = next(words for known, words in _OF_RECORDS.items() if isinstance(error, known))
     return Unpublishable(
         f"{topic}[{partition}] refuses it: {what.format(size=size)}",
-        next=remedy.format(topic=topic, out=LEAVE_OUT, size=size),
+        next=remedy.format(topic=topic, out=LEAVE_OUT, size=size, tool=tool.address(settings)),
         reason="too_large" if is_too_large(error) else "refused",
         lsn=lsn,
         seq=seq,

@@ -103,7 +103,7 @@ class Placement:
         """
         topic, number, *_ = encoded
         size, ours = record_size(encoded), options.max_request_size(self._settings)
-        room = delivery_errors.room_for(topic, size)
+        room = delivery_errors.room_for(topic, size, self._settings)
         if size > ours:
             return Obstacle("too_large", delivery_errors.oversized(size, ours), room)
         if not self._reached:

@@ -222,7 +222,7 @@ class KafkaPublisher:
             raise Unpublishable(
                 delivery_errors.oversized(size, self._max_record),
                 encoded,
-                next=delivery_errors.room_for(topic, size),
+                next=delivery_errors.room_for(topic, size, self._settings),
                 reason="too_large",
                 lsn=lsn,
                 seq=seq,
@@ -333,7 +333,7 @@ class KafkaPublisher:
                     confirmation = await send(batch.records, lane.topic, partition=lane.number)
                 except KafkaError as error:
                     self._tally.publish_errors[reason(error)] += 1
-                    self._fail(delivery_errors.translate(error, lane.topic))
+                    self._fail(delivery_errors.translate(error, lane.topic, self._settings))
                     return
                 confirmation.add_done_callback(partial(self._confirmed, batch))
 
@@ -384,7 +384,7 @@ class KafkaPublisher:
         if not isinstance(error, KafkaError):
             self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
         elif not delivery_errors.concerns_records(error):
-            self._fail(delivery_errors.translate(error, lane.topic))
+            self._fail(delivery_errors.translate(error, lane.topic, self._settings))
         elif batch.count > 1:
             # A size limit is the topic's; what else may be wrong with a record is its own matter.
             alike = self._lanes.get(lane.topic, [lane]) if delivery_errors.is_too_large(error) else [lane]
@@ -397,7 +397,8 @@ class KafkaPublisher:
                 )
             )
         else:
-            self._fail(delivery_errors.refused(error, lane.topic, lane.number, *batch.first, batch.size))
+            place = lane.topic, lane.number, *batch.first
+            self._fail(delivery_errors.refused(error, *place, batch.size, self._settings))
 
     def _fail(self, error: CdcOutboxError) -> None:
         if not self.failed.done():

@@ -22,7 +22,7 @@ from aiokafka.errors import (
 )
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable, SetupError
-from cdc_outbox.kafka import client, options, refusal
+from cdc_outbox.kafka import client, options, refusal, tool
 from cdc_outbox.kafka.topic_settings import CLEANUP, question, told
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Reading:
                 next="pip install 'cdc-outbox[compression]'",
             ) from error
         except (TopicAuthorizationFailedError, GroupAuthorizationFailedError) as error:
-            raise _forbidden(error) from error
+            raise _forbidden(error, self._settings) from error
         except KafkaError as error:
             raise _silent(error) from error
         return batches
@@ -228,7 +228,7 @@ class Reading:
             async with asyncio.timeout(_ANSWER):
                 return await question
         except TopicAuthorizationFailedError as error:
-            raise _forbidden(error) from error
+            raise _forbidden(error, self._settings) from error
         except (TimeoutError, KafkaError, OSError) as error:
             raise _silent(error) from error
 
@@ -239,11 +239,12 @@ def _named(places: Iterable[TopicPartition]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _forbidden(error: KafkaError) -> CdcOutboxError:
+def _forbidden(error: KafkaError, settings: KafkaSettings) -> CdcOutboxError:
     topic = str(error.args[0]) if error.args else "TOPIC"
     return SetupError(
         f"the cluster doesn't let us read {topic}",
-        next=f"kafka-acls --add --allow-principal User:NAME --operation Read --operation Describe --topic {topic}",
+        next=f"kafka-acls {tool.address(settings)} --add --allow-principal {tool.principal(settings)} "
+        f"--operation Read --operation Describe --topic {topic}",
     )
 
 

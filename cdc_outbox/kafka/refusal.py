@@ -18,6 +18,7 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from cdc_outbox.kafka import tool
 from cdc_outbox.publisher import BusRefused
 from cdc_outbox.settings import BY_KEY
 
@@ -46,7 +47,7 @@ def is_refusal(error: BaseException) -> bool:
     )
 
 
-def refused(server: str, error: Exception) -> BusRefused:
+def refused(server: str, error: Exception, settings: KafkaSettings) -> BusRefused:
     """The error for a server, or a list of them, that doesn't take us as we are."""
     remedy = "check security.protocol and sasl.* under [kafka.client]"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -60,7 +61,8 @@ def refused(server: str, error: Exception) -> BusRefused:
     elif isinstance(error, ClusterAuthorizationFailedError):
         what = f"Kafka at {server} doesn't allow us an idempotent producer"
         remedy = (
-            "grant Write on the topics: kafka-acls --add --allow-principal User:NAME --producer --topic TOPIC"
+            f"grant Write on the topics: kafka-acls {tool.address(settings)} --add --allow-principal "
+            f"{tool.principal(settings)} --producer --topic TOPIC"
         )
     elif isinstance(error, IncompatibleBrokerVersion):
         what = f"Kafka at {server} is too old: {in_short(error)}"

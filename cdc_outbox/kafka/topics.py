@@ -24,7 +24,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
-from cdc_outbox.kafka import client
+from cdc_outbox.kafka import client, tool
 from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
 from cdc_outbox.publisher import TopicMissing
 
@@ -67,8 +67,8 @@ async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topi
         if error is TopicAuthorizationFailedError:
             raise Held(
                 f"the cluster doesn't let us see topic {topic}, or has none of that name",
-                next="grant Describe and Write on it: "
-                f"kafka-acls --add --allow-principal User:NAME --producer --topic {topic}",
+                next=f"grant Describe and Write on it: kafka-acls {tool.address(settings)} --add --allow-principal "
+                f"{tool.principal(settings)} --producer --topic {topic}",
             )
         if error is UnknownTopicOrPartitionError and not created:
             if not settings.topics.create:
@@ -80,7 +80,10 @@ async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topi
         if known:
             return len(known)
         await asyncio.sleep(0.05)
-    raise Held(f"topic {topic} has no partitions to see yet", next="check the topic: kafka-topics --describe")
+    raise Held(
+        f"topic {topic} has no partitions to see yet",
+        next=f"check the topic: kafka-topics {tool.address(settings)} --describe --topic {topic}",
+    )
 
 
 async def _state(producer: AIOKafkaProducer, topic: str) -> type[KafkaError]:

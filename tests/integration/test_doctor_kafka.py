@@ -125,7 +125,10 @@ def test_rights_on_a_topic(secured: Doctor, secure_kafka: KafkaBroker, topics: s
     secure_kafka.allow("relay", "write", other)  # without any such right there is no idempotent producer
     hidden = secured.look("--topic", topic, code=78)["kafka.rights"]
     assert f"User:relay may not see {topic}" in hidden["message"]
-    assert f"--add --allow-principal User:relay --producer --topic {topic}" in hidden["remedy"]
+    assert (
+        f"--command-config FILE --add --allow-principal User:relay --producer --topic {topic}"
+        in hidden["remedy"]
+    )
     secure_kafka.allow("relay", "describe", topic)
     rights = secured.look("--topic", topic, code=78)["kafka.rights"]
     assert f"User:relay may not write to {topic}" in rights["message"]
