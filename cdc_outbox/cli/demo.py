@@ -15,7 +15,7 @@ from cdc_outbox.errors import ConfigError
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON document.")
 @click.option("--log-level", hidden=True, expose_value=False)  # debug: a traceback, should something fail
 def command(*, as_json: bool) -> None:
-    """See what the relay keeps and what a naive publish loses, in about 15 seconds.
+    """See what the relay keeps and what a naive publish loses, in about 10 seconds.
 
     Starts a PostgreSQL of its own and an in-memory stand-in for Kafka, runs a shop and the relay on them, rolls back,
     stops the broker, kills shop and relay, and shows what arrived. It needs no account, no server and no free port, and

@@ -44,7 +44,7 @@ class _Story:
     def tell(self) -> Account:
         self._teller.open(
             "A shop's orders go two ways to Kafka: by an outbox and cdc-outbox, and the naive way, published by "
-            "the shop after its commit. It takes about 15 seconds and leaves nothing behind. Ctrl-C ends it."
+            "the shop after its commit. It takes about 10 seconds and leaves nothing behind. Ctrl-C ends it."
         )
         self._set_up()
         self._commit()

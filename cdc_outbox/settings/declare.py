@@ -318,7 +318,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "http.listen",
         Address("127.0.0.1:9464"),
-        "The relay's address for probes, metrics and the status page.",
+        "The relay's address for probes, metrics and the status page. Default for start: 127.0.0.1:9464.",
         flag="--http",
         off="--no-http",
         environment=("CDC_OUTBOX_HTTP",),

@@ -19,16 +19,29 @@ import psycopg
 import pytest
 
 from tests.servers.cache import CHECKOUT
-from tests.servers.kafka import Kafka
-from tests.servers.ledger import Consumer
+from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.ledger import Consumer, read_all
 from tests.servers.postgres import PostgresServer
 from tests.servers.relay import clean_environment
+from tests.servers.security import USERS, certificates
 from tests.servers.shell import FENCE, Running, Shell, blocks, path_of
 
 pytestmark = pytest.mark.xdist_group("readme")
 
 README = (CHECKOUT / "README.md").read_text()
-ORDER = ["make", "install", "set-up", "look", "start", "insert", "error", "compare", "cut-over", "own-table"]
+ORDER = [
+    "make",
+    "install",
+    "set-up",
+    "look",
+    "secured",
+    "start",
+    "insert",
+    "error",
+    "compare",
+    "cut-over",
+    "own-table",
+]
 """The blocks that are tested below, as they follow each other."""
 
 TOPIC = "outbox.event.order"
@@ -146,6 +159,27 @@ def test_the_first_event_in_production(
     shell.run('CDC_OUTBOX_DSN="$OWNER_DSN" cdc-outbox drop --yes')
     refused = shell.run("cdc-outbox start --log-format text", code=78)
     assert refused.stderr.endswith(BLOCKS["error"])
+
+
+def test_a_secured_kafka(shell: Shell, app: PostgresServer, secure_kafka: KafkaBroker):
+    secure_kafka.create_topic(TOPIC)
+    secure_kafka.allow("relay", "write", TOPIC)
+    (shell.home / "ca.pem").write_bytes((certificates() / "ca.pem").read_bytes())
+    (shell.home / "kafka-password").write_text(USERS["relay"])
+    with app.connect("app") as connection:
+        shell.run("cdc-outbox init --create-table")
+        connection.execute(
+            "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+            " values ('order', '42', 'OrderPlaced', '{}')"
+        )
+    shell.export(CDC_OUTBOX_BOOTSTRAP_SERVERS=secure_kafka.address("SASL_SSL"))
+    shell.run(BLOCKS["secured"])
+    shell.run("cdc-outbox doctor")
+    shell.run("cdc-outbox start --until-caught-up --no-http")
+    (record,) = read_all(secure_kafka.bootstrap, TOPIC)
+    assert record.key == b"42"
+    secure_kafka.withdraw("relay", "write", TOPIC)
+    secure_kafka.delete_topic(TOPIC)
 
 
 def test_leaving_a_polling_relay(

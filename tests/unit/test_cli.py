@@ -17,6 +17,7 @@ from cdc_outbox import __version__, errors
 from cdc_outbox.cli import Command, load_settings, main, run, settings_options
 from cdc_outbox.cli.command import Program
 from cdc_outbox.cli.failure import Reporter, gravest
+from cdc_outbox.settings import DEFAULT_LISTEN
 
 EXIT_CODES = [
     (errors.UsageError("bad flag", next="fix it"), 2),
@@ -256,6 +257,11 @@ class TestCommands:
             return run(work())
 
         assert invoke("doctor", program=program_with(command, "doctor", monkeypatch)).exit_code == 5
+
+    def test_start_tells_where_it_listens_unless_told_otherwise(self, here: Path) -> None:
+        help_ = " ".join(invoke("start", "--help").stdout.split())
+        host, port = DEFAULT_LISTEN
+        assert f"metrics and the status page. Default for start: {host}:{port}." in help_
 
     def test_options_reach_the_settings(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
