@@ -102,28 +102,31 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
 
         keeping = upkeep(settings, settings.cleanup.older_than, relay.status)
         beside.append(asyncio.create_task(keeping, name="cleanup"))
-    main = asyncio.current_task()
+    main, loop = asyncio.current_task(), asyncio.get_running_loop()
     signals: list[str] = []
+    settled = False
 
     def told_to_stop(which: signal.Signals) -> None:
         signals.append(which.name)
         if len(signals) == 1:
             logger.info("stopping", signal=which.name)
             relay.stop()
-        elif main is not None:
+        elif main is not None and not settled:
             main.cancel()
 
-    for which in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(which, told_to_stop, which)
+    def caught(number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(told_to_stop, signal.Signals(number))
+
+    # The loop's own handlers give way to the default one for a moment, which ends the process, before it is another.
+    before = {which: signal.signal(which, caught) for which in (signal.SIGTERM, signal.SIGINT)}
     try:
         async with watching(settings, relay.status):
             try:
                 await relay.run()
             finally:
-                if signals:  # how we end is settled: one more signal changes nothing
-                    for which in (signal.SIGTERM, signal.SIGINT):
-                        asyncio.get_running_loop().remove_signal_handler(which)
-                        signal.signal(which, signal.SIG_IGN)
+                settled = True  # one more signal changes nothing
+                for which, handler in before.items():
+                    signal.signal(which, signal.SIG_IGN if signals else handler)
     except asyncio.CancelledError:
         raise DrainExceeded(
             f"{signals[-1]} came a second time, before everything in flight was confirmed",
