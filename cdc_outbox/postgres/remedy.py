@@ -164,9 +164,12 @@ def _is_secret(flag: str, value: str | None) -> bool:
     if setting is None or flag == "--admin-dsn":
         return False
     kind = setting.kind
-    return setting.secret or (
-        isinstance(kind, Entries) and (value or "").partition("=")[0].strip() in kind.secret
-    )
+    if not isinstance(kind, Entries):
+        return setting.secret
+    try:
+        return kind.normal((value or "").partition("=")[0].strip()) in kind.secret
+    except ValueError:
+        return True
 
 
 def complete_for(text: str, slot: str, publication: str, tables: Sequence[TableName]) -> str:

@@ -143,5 +143,10 @@ async def slot(conn: Connection, missing: SlotMissing, name: str) -> SlotMissing
     step = missing.next
     if ours:
         near = nearest(name, ours)
-        step = f"if {near} is meant: {again(('--slot', near))}; else, to make {quoted(name)}: {step}"
+        step = unless(near, again(("--slot", near)), name, step)
     return SlotMissing(f"{missing}; this database has: {', '.join(there)}", next=step)
+
+
+def unless(near: str, mended: str, name: str, step: str) -> str:
+    """The next step where the slot `name` isn't there: what mends a slip first, then the one that makes it."""
+    return f"if {near} is meant: {mended}; else, to make {name}: {step}"

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
+from cdc_outbox.postgres import slip, synchronous
 from cdc_outbox.postgres import slot as slots
-from cdc_outbox.postgres import synchronous
 from cdc_outbox.postgres import witness as witnesses
 from cdc_outbox.postgres.remedy import accept_gap, recover
 from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.witness import Absent, Witness
+from cdc_outbox.settings.likeness import likeness, nearest
 from cdc_outbox.watch import culprit as culprits
 from cdc_outbox.watch import summary as summaries
 from cdc_outbox.watch import words
@@ -160,11 +161,14 @@ class _Judgement:
             error = found
         if error is None:
             return Check("slot", Level.OK, None, None, None, "the slot is there and usable")
-        message = str(error)
+        message, step = str(error), error.next
         names = sorted(each.name for each in sample.others if each.here and not each.temporary)
         if slot is None and sample.pending is None and names:
             message = f"{message}; this database has: {', '.join(names)}"
-        return Check("slot", Level.CRITICAL, None, None, None, message, error.next)
+            near = nearest(sample.name, names)
+            if likeness(sample.name, near) >= slip.ALIKE and not isinstance(sample.witness, Witness):
+                step = slip.unless(near, f"cdc-outbox health --slot {near}", sample.name, step)
+        return Check("slot", Level.CRITICAL, None, None, None, message, step)
 
     def _server(self) -> Server:
         sample = self.sample

@@ -28,8 +28,8 @@ INSERT = (
 
 def run(pipeline: Pipeline, event_id: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return run_command(
-        *("find", event_id, "--slot", pipeline.slot, "--bootstrap-servers", pipeline.kafka.bootstrap, *flags),
-        env={"CDC_OUTBOX_DSN": pipeline.dsn},
+        *("find", event_id, "--slot", pipeline.slot, *flags),
+        env={"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap},
     )
 
 

@@ -415,6 +415,14 @@ class TestSlot:
         assert health.next == "cdc-outbox init --slot outbox_slot"
         assert health.document()["slot"]["exists"] is False
 
+    def test_a_name_that_is_much_like_another(self) -> None:
+        others = (slot(name="another"), slot(name="outbox_slto"))
+        assert self.of(None, others=others, witness=Absent.ROW).next == (
+            "if outbox_slto is meant: cdc-outbox health --slot outbox_slto; else, to make outbox_slot: "
+            "cdc-outbox init --slot outbox_slot"
+        )
+        assert "if " not in str(self.of(None, others=others, witness=WITNESS).next), "this one was there"
+
     def test_gone_with_a_witness_left(self) -> None:
         health = self.of(None, witness=WITNESS)
         assert "the replication slot outbox_slot is gone; events were delivered up to" in health.summary

@@ -98,7 +98,7 @@ GIVEN = [
     ("--yes", None),
     ("--key", "id"),
     ("--dsn", "postgresql://a:secret@b/c"),
-    ("--kafka", "sasl.password=secret"),
+    ("--kafka", "SASL.Password=secret"),
     ("--kafka", "client.id=ours"),
     ("--log-level", "debug"),
 ]
