@@ -36,17 +36,23 @@ class Refused(Exception):
 
 
 class Table:
-    """How a table is marked, played: keys and places of `bad` are refused by a constraint; `away` fails once each."""
+    """How a table is marked, played: keys and places of `bad` are refused by a constraint; `away` fails once each.
 
-    def __init__(self, *bad: str | int, away: int = 0) -> None:
+    `mute`: no statement is ever answered.
+    """
+
+    def __init__(self, *bad: str | int, away: int = 0, mute: bool = False) -> None:
         self.how = shaped().how
         self.bad = bad
         self.away = away
+        self.mute = mute
         self.marked: list[str] = []
         self.searched: list[range] = []
         self.statements = 0
 
     async def mark(self, _conn: object, keys: Sequence[str], count: int, _below: int | None) -> Outcome:
+        if self.mute:
+            await asyncio.get_running_loop().create_future()
         self.fail(*keys[0].strip("{}").split(","))
         self.marked += keys
         return Outcome(count)
@@ -90,7 +96,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marking, "next_transaction", following)
 
 
-def play(played: Table, *keys: bytes, search: bool = False, stopped: bool = False) -> Marks:
+def play(
+    played: Table, *keys: bytes, search: bool = False, stopped: bool = False, within: float = 5.0
+) -> Marks:
     """Confirm rows of these keys, each in a transaction of its own, and let them be marked."""
     unused: Any = None
     settings: Any = type("Settings", (), {"slot": "outbox_slot"})
@@ -113,7 +121,7 @@ def play(played: Table, *keys: bytes, search: bool = False, stopped: bool = Fals
                 while marks.waiting or marks.search_wanted:
                     marks.awake.set()
                     await asyncio.sleep(0.001)
-        await marker.close(within=5.0)
+        await marker.close(within=within)
         return marks
 
     return asyncio.run(scene())
@@ -134,6 +142,13 @@ def test_a_stop_marks_what_is_confirmed_though_it_failed_before() -> None:
     played = Table()
     marks = play(played, b"1", stopped=True)
     assert (played.marked, marks.waiting) == (["{1}"], 0)
+
+
+def test_the_end_of_the_time_for_the_last_marks_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    marks = play(Table(mute=True), b"1", stopped=True, within=0.01)
+    assert (marks.failing, marks.failures) == (None, {})
+    [told] = warnings_of(caplog)
+    assert (told.message, vars(told)["fields"]["rows"]) == ("rows stay unmarked until the next start", 1)
 
 
 REFUSED = "a row can't be marked as sent, and stays as it is"
