@@ -230,11 +230,12 @@ def error(
 ) -> CdcOutboxError:
     """Our error for the server's: its clause, the server's words, and the SQLSTATE to look up.
 
-    `role` is who is connected and `slot` whence, where that is known.
+    `role` is who is connected and `slot` whence, where that is known. Of an error in data the context is left out,
+    since it may quote a row (`JSON data, line 1: …`); in the stream it names the position.
     """
     line = meaning(sqlstate, stage, text)
     words = " ".join(text.split())
-    if context:
+    if context and (stage == "stream" or sqlstate is None or not sqlstate.startswith("22")):
         words = f"{words} ({' '.join(context.split())})"
     code = f" [{sqlstate}]" if sqlstate else ""
     return line.error(

@@ -66,8 +66,21 @@ CONTRACT: list[tuple[str, Stage, type[CdcOutboxError]]] = [
 def test_each_line_of_the_contract(state: str, stage: Stage, expected: type[CdcOutboxError]) -> None:
     error = sqlstate.error(state, stage, "what the server\n  says", context="slot, LSN 0/1")
     assert type(error) is expected
-    assert f"what the server says (slot, LSN 0/1) [{state}]" in str(error)
+    context = "" if state.startswith("22") and stage != "stream" else " (slot, LSN 0/1)"
+    assert f"what the server says{context} [{state}]" in str(error)
     assert error.next
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"), [("control", False), ("create", False), ("connect", False), ("stream", True)]
+)
+def test_the_context_of_an_error_in_data_may_quote_a_row_and_is_told_of_the_stream_alone(
+    stage: Stage, told: bool
+) -> None:
+    text = "invalid input syntax for type json"
+    error = sqlstate.error("22P02", stage, text, context='JSON data, line 1: {"card": 4111')
+    assert text in str(error)
+    assert ("4111" in str(error)) is told
 
 
 @pytest.mark.parametrize(
