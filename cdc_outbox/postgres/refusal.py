@@ -7,8 +7,8 @@ doesn't wrap that call, so where the English words aren't recognised, one more a
 connection of our own with this verbosity set. Where even that can't be had (psycopg without its C part),
 an unknown text counts as an outage.
 
-No message here holds a password: libpq's own words are scrubbed of it, and a host that looks as if it
-held a part of one (an unescaped `@`) isn't printed.
+No message here holds a password: libpq's own words are recognised as they are and shown without it, and a host
+that looks as if it held a part of one (an unescaped `@`) isn't printed.
 
 https://www.postgresql.org/docs/current/libpq-control.html#LIBPQ-PQSETERRORVERBOSITY
 """
@@ -30,12 +30,16 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_outbox.errors import CdcOutboxError, PostgresGone, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import sqlstate
+from cdc_outbox.settings.secret import SECRET_WORDS, Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NETWORK: Final = "check that the server runs and that no firewall stops this machine"
 _NAME: Final = "check the host's name in the DSN, and that this machine can look it up"
+
+PROBE: Final = 3.0
+"""Seconds for finding out why a server refused us, which has just answered."""
 
 _PQERRORS_SQLSTATE: Final = 3
 _SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
@@ -107,7 +111,8 @@ _SETTINGS: Final = (
 
 async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutboxError:
     """Our error for a failed connection attempt with these connection parameters."""
-    text = scrub(_last(str(failure)), parameters)
+    text = _last(str(failure))
+    shown = _redactor(parameters).redact(text)
     where = place(_with_defaults(parameters))
     for words, why in _UNREACHED:
         if words in text or (
@@ -118,14 +123,13 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
             return unreached(f"can't reach PostgreSQL at {where}: {why}", next=remedy)
     for words, why, remedy in _SETTINGS:
         if words in text:
-            return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {text}", next=remedy)
+            return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {shown}", next=remedy)
     state = getattr(failure, "sqlstate", None) or sqlstate.from_text(text)
     if state is None:
-        limit = float(parameters.get("connect_timeout", "10"))
-        state = await asyncio.to_thread(probe, _reached(failure, parameters), limit)
+        state = await asyncio.to_thread(probe, _reached(failure, parameters), PROBE)
     if state is None:
-        return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {text}", next=NETWORK)
-    words = text.removeprefix("FATAL:").strip()
+        return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {shown}", next=NETWORK)
+    words = shown.removeprefix("FATAL:").strip()
     return sqlstate.error(state, "connect", f"{words}, at {where}", role=_user(failure, parameters))
 
 
@@ -164,14 +168,13 @@ def _place(host: str, port: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def scrub(text: str, parameters: Mapping[str, str]) -> str:
-    """The text without the password, and without a host that may hold a part of it."""
+def _redactor(parameters: Mapping[str, str]) -> Redactor:
+    """Takes out of a text the parameters that are secret, and a host that may hold a part of a password."""
     host = parameters.get("host", "")
-    secrets = [parameters.get("password", ""), parameters.get("sslpassword", ""), host if "@" in host else ""]
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "***")
-    return text
+    secrets = [parameters.get(name, "") for name in SECRET_WORDS]
+    return Redactor(
+        [*secrets, host if "@" in host else ""], [parameters.get(name, "") for name in ("user", "dbname")]
+    )
 
 
 def _last(text: str) -> str:
