@@ -58,8 +58,11 @@ set bytea_output = 'hex'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postg
 set extra_float_digits = 1; set statement_timeout = 0; set idle_session_timeout = 0;
 """
 
-_CONTROL: Final[LiteralString] = """
-set statement_timeout = '10s'; set lock_timeout = '5s'; set synchronous_commit = 'local';
+STATEMENT_TIMEOUT: Final[LiteralString] = "set statement_timeout = '9s';"
+"""What the server gives a statement on a control connection: less than ANSWER_TIMEOUT, after which we cut it."""
+
+_CONTROL: Final[LiteralString] = f"""
+{STATEMENT_TIMEOUT} set lock_timeout = '5s'; set synchronous_commit = 'local';
 set default_transaction_read_only = off; set default_transaction_isolation = 'read committed';
 """
 

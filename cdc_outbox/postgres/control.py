@@ -8,7 +8,7 @@ is in the event loop, and what the server says there (57P01 and its kin) arrives
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING, Any
 
 from psycopg import Error, OperationalError
 
@@ -70,17 +70,9 @@ class Control:
                     self.lost.set_result(error)
                 raise
             finally:
+                if self.connection.closed and not self.lost.done():  # `execute` cuts it when it is cancelled
+                    self._end(OperationalError("who asked was cancelled before the answer came"))
                 self._watch()
-
-    async def fetch(self, query: LiteralString) -> tuple[Any, ...]:
-        """The first row of a query without parameters."""
-
-        async def first(connection: AsyncConnection[Any]) -> tuple[Any, ...]:
-            row = await (await connection.execute(query)).fetchone()
-            assert row is not None  # noqa: S101 - every query that comes here returns a row
-            return tuple(row)
-
-        return await self.run(first)
 
     def _watch(self) -> None:
         if not self.connection.closed:

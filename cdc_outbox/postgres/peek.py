@@ -116,7 +116,8 @@ class Holding:
         `unflushed` waits for it as well, a second at most. To be called once. Afterwards nothing is read any more,
         and the server stops when the socket is full.
         """
-        (end,) = await self._control.fetch(_INSERTED if unflushed else _END_OF_WAL)
+        query = _INSERTED if unflushed else _END_OF_WAL
+        ((end,),) = await self._control.run(partial(execute, query=query))
         patience = _UNFLUSHED if unflushed else _IDLE
         async for row in self._reading.rows(until=LSN.parse(end), patience=patience):
             yield row
@@ -256,7 +257,7 @@ async def _tell_of_others(control: Control, settings: Settings) -> None:
 
 
 async def _require_no_standby(control: Control) -> None:
-    (names,) = await control.fetch(_STANDBYS)
+    ((names,),) = await control.run(partial(execute, query=_STANDBYS))
     synchronous.require_none(str(names), APPLICATION_NAME)
 
 

@@ -35,7 +35,13 @@ from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost, S
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.blocker import Blocker, blockers
-from cdc_outbox.postgres.connection import Connection, connect_replication, execute
+from cdc_outbox.postgres.connection import (
+    STATEMENT_TIMEOUT,
+    Connection,
+    connect_replication,
+    execute,
+    sever,
+)
 from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:
@@ -45,6 +51,9 @@ PLUGIN: Final = "pgoutput"
 PENDING_SUFFIX: Final = "_pending"
 WAIT: Final = 30.0
 """Seconds that the creation of a slot, and the wait for another `init` or `start`, may take."""
+
+CANCEL: Final = 5.0
+"""Seconds for the server to end the creation of a slot that isn't wanted any more."""
 
 APPLICATION_NAME: Final = "cdc-outbox init"
 
@@ -293,8 +302,8 @@ async def create(
     server has no room for a slot or doesn't decode, MissingRight, PostgresUnavailable.
     """
     # Where the platform can't do it (it is Linux's and macOS's), the statement's own limit has to do.
-    with suppress(Error):
-        await conn.execute("set client_connection_check_interval = '500ms'")
+    with suppress(CdcOutboxError):
+        await execute(conn, "set client_connection_check_interval = '500ms'")
     making = asyncio.ensure_future(_make(conn, name, failover, within))
     seen: tuple[Blocker, ...] = ()
     try:
@@ -308,9 +317,7 @@ async def create(
                 waiting(now)
             seen = now or seen
     except BaseException:
-        making.cancel()  # psycopg turns this into a cancel request and waits for its effect
-        with suppress(BaseException):
-            await making
+        await _give_up(conn, making)
         raise
     failure = making.exception()
     if failure is not None:
@@ -319,6 +326,9 @@ async def create(
         if isinstance(failure, Error):
             raise sqlstate.from_exception(failure, stage="create") from failure
         raise failure
+    await execute(
+        conn, STATEMENT_TIMEOUT
+    )  # for those who run the same statements, they end with the role's own
     made = await inspect(conn, name)
     if made is None or made.confirmed_flush_lsn is None:
         raise SlotMissing(
@@ -330,6 +340,19 @@ async def create(
 
 async def _make(conn: Connection, name: str, failover: bool, within: float) -> None:
     await conn.execute(creation(name, failover=failover, within=within))
+
+
+async def _give_up(conn: Connection, making: asyncio.Future[None]) -> None:
+    """End the making of a slot: by a cancel request, which is psycopg's way, or with the connection."""
+    making.cancel()
+    try:
+        await asyncio.wait({making}, timeout=CANCEL)
+    finally:
+        if not making.done():
+            sever(conn)
+            await asyncio.wait({making})
+    if not making.cancelled():
+        making.exception()  # what it failed with is of no interest any more
 
 
 def _blocked(name: str, within: float, seen: Sequence[Blocker]) -> SlotBlocked:

@@ -26,8 +26,15 @@ from cdc_outbox.errors import (
     UsageError,
 )
 from cdc_outbox.postgres import refusal, server, sqlstate, table_rows
-from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
+from cdc_outbox.postgres.connection import (
+    ANSWER_TIMEOUT,
+    Connection,
+    connect_control,
+    connect_replication,
+    execute,
+)
 from cdc_outbox.settings.model import PostgresSettings
+from cdc_outbox.settings.secret import SECRET_WORDS
 from tests.integration.conftest import Database
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.proxy import Proxy
@@ -138,7 +145,7 @@ def test_session_settings_are_ours_whatever_the_role_has(
     assert control["synchronous_commit"] == "local"
     assert control["default_transaction_read_only"] == "off"
     assert control["search_path"] == "pg_catalog, pg_temp"
-    assert control["statement_timeout"] == "10000"
+    assert int(control["statement_timeout"]) < 1000 * ANSWER_TIMEOUT
     assert stream["wal_sender_timeout"] == "30000"
 
 
@@ -278,6 +285,35 @@ def test_refusals_are_set_up_errors_in_any_language(
     unknown = refused(of(database.name, user="no_such_role", password="wrong-password"))
     assert isinstance(unknown, SetupError)
     assert "no_such_role" in str(unknown)
+
+
+@pytest.mark.parametrize("password", ["a", "password", "authentication failed"])
+def test_a_refusal_is_known_though_its_words_hold_the_password(
+    database: Database, role: Role, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusal, "probe", lambda *_: None)  # by the words alone
+    error = refused(database.server.dsn(database.name, user=role.name, password=password))
+    assert type(error) is SetupError
+    assert "[28P01]" in str(error)
+    assert f'for user "{role.name}"' in str(error)
+    if len(password) > 1:
+        assert password not in str(error).partition(": ")[2]
+
+
+@pytest.mark.parametrize("word", SECRET_WORDS)
+def test_whatever_is_secret_in_a_dsn_is_not_shown_again(word: str) -> None:
+    parameters = {"host": "h", "user": "joe", "dbname": "shop", word: "hunter22"}
+    failure = psycopg.OperationalError("connection failed: the words hunter22, joe and shop")
+    error = asyncio.run(refusal.explain(failure, parameters))
+    assert "the words ***, joe and shop" in str(error)
+
+
+def test_a_public_word_of_the_dsn_is_shown_though_the_password_is_the_same() -> None:
+    parameters = {"host": "127.0.0.1", "port": "1", "user": "app", "dbname": "app", "password": "app"}
+    failure = psycopg.OperationalError('FATAL:  password authentication failed for user "app"')
+    error = asyncio.run(refusal.explain(failure, parameters))
+    assert type(error) is SetupError
+    assert 'for user "app"' in str(error)
 
 
 def test_a_role_that_may_not_log_in_and_a_full_server(

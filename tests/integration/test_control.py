@@ -73,3 +73,48 @@ def test_a_shutdown_that_is_read_before_the_query_is_told_as_one(database: Datab
         await control.close()
 
     asyncio.run(run())
+
+
+def test_a_question_that_is_cancelled_ends_the_connection_for_all(database: Database) -> None:
+    """It is cut then, and nobody else would see that before his next question."""
+    settings = PostgresSettings(
+        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
+    )
+
+    async def run() -> None:
+        control = Control(await connect_control(settings, application_name=NAME))
+        begun = asyncio.Event()
+
+        async def ask(connection: Connection) -> None:
+            begun.set()
+            await execute(connection, "select pg_sleep(60)")
+
+        asking = asyncio.create_task(control.run(ask))
+        await begun.wait()
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking}, timeout=10)
+        assert asking.cancelled()
+        assert control.connection.closed
+        async with asyncio.timeout(10):
+            assert isinstance(await control.lost, PostgresUnavailable)
+        await control.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_statement_costs_no_connection(database: Database) -> None:
+    """The server ends it before our own clock cuts the connection."""
+    settings = PostgresSettings(
+        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
+    )
+
+    async def run() -> None:
+        control = Control(await connect_control(settings, application_name=NAME))
+        with pytest.raises(PostgresUnavailable, match=r"57014"):
+            await control.run(lambda conn: execute(conn, "select pg_sleep(60)"))
+        assert not control.connection.closed
+        assert await control.run(lambda conn: execute(conn, "select 1")) == [(1,)]
+        await control.close()
+
+    asyncio.run(run())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -15,7 +18,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost
 from cdc_outbox.postgres import slot as slots
-from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication
+from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.settings import PostgresSettings
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD, PostgresServer
@@ -147,6 +150,62 @@ def test_a_cancelled_creation_leaves_nothing(database: Database, settings: Postg
             with pytest.raises(asyncio.CancelledError):
                 await making
             assert existing(database) == []
+
+    on_two(settings, work)
+
+
+def frozen_creation(
+    database: Database, settings: PostgresSettings, cancels: Callable[[asyncio.Task[Any]], object]
+) -> float:
+    """Cancel the creation of a slot while the backend that makes it stands still; the seconds until it ends."""
+
+    async def work(conn: Connection, watcher: Connection) -> float:
+        with open_transaction(database.dsn):
+            making = asyncio.create_task(slots.create(conn, settings.slot, failover=False, watcher=watcher))
+            while not existing(database):
+                await asyncio.sleep(0.01)
+            pid = conn.info.backend_pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                begun = time.monotonic()
+                cancels(making)
+                await asyncio.wait({making}, timeout=20)
+                assert making.cancelled()
+                assert conn.closed
+                return time.monotonic() - begun
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    return on_two(settings, work)
+
+
+def test_a_cancelled_creation_waits_no_longer_than_told_for_a_server_that_stands_still(
+    database: Database, settings: PostgresSettings
+) -> None:
+    assert frozen_creation(database, settings, lambda making: making.cancel()) < slots.CANCEL + 3
+
+
+def test_a_second_cancel_of_a_creation_ends_it_at_once(
+    database: Database, settings: PostgresSettings
+) -> None:
+    def twice(making: asyncio.Task[Any]) -> None:
+        making.cancel()
+        asyncio.get_running_loop().call_later(0.5, making.cancel)
+
+    assert frozen_creation(database, settings, twice) < slots.CANCEL
+
+
+def test_the_session_that_made_a_slot_keeps_our_limit(database: Database, settings: PostgresSettings) -> None:
+    """The role's own may be none, or a minute."""
+    database.server.execute(
+        SQL("alter database {} set statement_timeout = '1min'").format(Identifier(database.name))
+    )
+
+    async def work(conn: Connection, watcher: Connection) -> None:
+        await slots.create(conn, settings.slot, failover=False, watcher=watcher)
+        (after,), (ours,) = [await execute(each, "show statement_timeout") for each in (conn, watcher)]
+        assert after == ours
+        assert await slots.drop(conn, settings.slot)
 
     on_two(settings, work)
 
