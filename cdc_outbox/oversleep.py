@@ -41,11 +41,14 @@ class _Selector(selectors.DefaultSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that notices."""
+    """An event loop that notices, and whose end waits for no thread."""
 
     def __init__(self) -> None:
         self.pauses = _Selector()
         super().__init__(self.pauses)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncio's own
+        """Nothing: the last word isn't to wait for a thread that hangs, and closing the loop lets the others go."""
 
 
 @contextmanager

@@ -116,7 +116,7 @@ class Program(Group):
             if isinstance(error, BrokenPipeError) and _stdout_is_closed():
                 raise
             reporter = ctx.find_object(Reporter) or Reporter()
-            sys.exit(reporter.report(error))
+            return reporter.report(error)
 
     def main(
         self,
@@ -129,6 +129,8 @@ class Program(Group):
     ) -> Any:
         """Run a command and end the process with its exit code."""
         import os
+
+        from cdc_outbox.cli import ending
 
         words = list(sys.argv[1:] if args is None else args)
         reporter = Reporter.guess(words, os.environ, terminal=sys.stderr.isatty())
@@ -143,10 +145,13 @@ class Program(Group):
                 **extra,
             )
         except (click.Abort, KeyboardInterrupt):
-            sys.exit(INTERRUPTED)
+            code = INTERRUPTED
         except Exception as error:
-            sys.exit(reporter.report(error))
-        sys.exit(answer if isinstance(answer, int) else 0)
+            code = reporter.report(error)
+        else:
+            code = answer if isinstance(answer, int) else 0
+        ending.said(code)
+        sys.exit(code)
 
 
 def _stdout_is_closed() -> bool:

@@ -74,6 +74,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     import signal
 
     from cdc_outbox import log, memory
+    from cdc_outbox.cli import ending
     from cdc_outbox.errors import DrainExceeded
     from cdc_outbox.relay import Relay
     from cdc_outbox.watch.watching import watching
@@ -118,16 +119,21 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
         loop.call_soon_threadsafe(told_to_stop, signal.Signals(number))
 
     # The loop's own handlers give way to the default one for a moment, which ends the process, before it is another.
-    before = {which: signal.signal(which, caught) for which in (signal.SIGTERM, signal.SIGINT)}
+    before = {which: signal.signal(which, caught) for which in ending.SIGNALS}
     try:
         async with watching(settings, relay.status):
             try:
                 await relay.run()
             finally:
                 settled = True  # one more signal changes nothing
-                for which, handler in before.items():
-                    signal.signal(which, signal.SIG_IGN if signals else handler)
+                if signals:
+                    ending.settled()
+                else:
+                    for which, handler in before.items():
+                        signal.signal(which, handler)
     except asyncio.CancelledError:
+        if len(signals) < 2:
+            raise  # nobody told us to
         raise DrainExceeded(
             f"{signals[-1]} came a second time, before everything in flight was confirmed",
             next="nothing is lost: what was not confirmed is sent again by the next start",

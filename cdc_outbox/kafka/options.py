@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from functools import reduce
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.abc import AbstractTokenProvider
@@ -164,11 +166,34 @@ class TokenHook(AbstractTokenProvider):
         """A fresh token. Raises KafkaError, whatever the callable raises, for that is what the client expects."""
         try:
             token = (
-                self._function()
-                if iscoroutinefunction(self._function)
-                else await asyncio.to_thread(self._function)
+                self._function() if iscoroutinefunction(self._function) else await _in_thread(self._function)
             )
             return str(await token if isawaitable(token) else token)
         except Exception as error:
             # Its words may hold a secret; its type doesn't.
             raise KafkaError(f"the token provider failed with {type(error).__name__}") from error
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """What a function answers that may block. Unlike the loop's own threads, nobody waits for this one at the end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
+
+    def settle(answer: Any, failure: Exception | None) -> None:
+        if not done.done():
+            done.set_result((answer, failure))
+
+    def work() -> None:
+        answer, failure = None, None
+        try:
+            answer = function()
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+        with suppress(RuntimeError):  # the loop is closed, and nobody is interested any more
+            loop.call_soon_threadsafe(settle, answer, failure)
+
+    Thread(target=work, name="token provider", daemon=True).start()
+    answer, failure = await done
+    if failure is not None:
+        raise failure
+    return answer

@@ -88,6 +88,24 @@ def test_a_token_hook(secured: Secured, tmp_path: Path, hook: str) -> None:
     assert payloads(passage.read(f"{passage.topics}events")) == ["v"]
 
 
+def test_a_stop_waits_for_no_token_hook_that_hangs(secured: Secured, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "hooks.py").write_text(
+        f"import pathlib, time\ndef hangs():\n    pathlib.Path({str(asked)!r}).touch()\n    time.sleep(600)\n"
+    )
+    passage = secured(
+        "SASL_SSL",
+        {**client_settings("SASL_SSL", "OAUTHBEARER"), "sasl.oauthbearer.token.provider": "hooks:hangs"},
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    with passage.relay("--drain", "2s", env=environment) as relay:
+        eventually(asked.exists, 60, relay.text)
+        code, seconds = relay.terminate()
+        assert code == 0, relay.text()
+        assert seconds < 10
+        assert relay.records[-1]["event"] == "stopped"
+
+
 def test_a_token_hook_that_fails(secured: Secured, tmp_path: Path) -> None:
     (tmp_path / "hooks.py").write_text("def broken():\n    raise LookupError('the secret of secrets')\n")
     passage = secured(

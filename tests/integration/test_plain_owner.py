@@ -108,7 +108,9 @@ def test_what_the_owner_may_give_is_given_and_only_the_rest_is_named(owned: Set)
     owned.execute("create table public.cdc_outbox_witness ()")
     done = run(owned, *PREPARE, relay, "--mark", "update", "--cleanup-older-than", "7d")
     assert done.returncode == 78
-    assert "grants needs to own public.cdc_outbox_witness, which is postgres's; done: witness\n" in done.stderr
+    assert (
+        "grants needs to own public.cdc_outbox_witness, which is postgres's; done: witness\n" in done.stderr
+    )
     assert "superuser to make" not in done.stderr
     granted = SQL(
         "select has_column_privilege({0}, 'shop.outbox', 'sent_at', 'update'), has_table_privilege({0}, 'shop.outbox',"

@@ -223,6 +223,43 @@ def test_a_token_hook_doesnt_hold_up_the_loop() -> None:
     assert asyncio.run(meanwhile()) > 3
 
 
+def test_a_token_hook_that_hangs_holds_up_no_end() -> None:
+    asked, free = threading.Event(), threading.Event()
+
+    def hangs() -> str:
+        asked.set()
+        free.wait(60)
+        return "t"
+
+    async def given_up() -> None:
+        waiting = asyncio.create_task(options.TokenHook(hangs).token())
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=10)
+        assert waiting.cancelled()
+
+    try:
+        began = time.monotonic()
+        asyncio.run(given_up())
+        assert time.monotonic() - began < 10
+        [thread] = [each for each in threading.enumerate() if each.name == "token provider"]
+        assert thread.daemon, "the interpreter would wait for it"
+    finally:
+        free.set()
+    thread.join(10)
+    assert not thread.is_alive(), "its answer comes when the loop is closed"
+
+
+@pytest.mark.parametrize("ending", [SystemExit, StopIteration, KeyboardInterrupt])
+def test_a_token_hook_that_ends_its_thread_fails_as_others(ending: type[BaseException]) -> None:
+    def ends() -> str:
+        raise ending
+
+    with pytest.raises(KafkaError, match="the token provider failed"):
+        asyncio.run(options.TokenHook(ends).token())
+
+
 def test_a_token_hook_that_fails_tells_no_secret() -> None:
     def broken() -> str:
         raise ValueError("secret")
