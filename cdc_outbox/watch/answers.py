@@ -3,7 +3,7 @@
 | path | says | who may ask |
 |---|---|---|
 | `/livez` | the event loop turns; the absence of a server doesn't fail it, for no restart would cure that | all |
-| `/readyz` | the relay streams, or stands by | all |
+| `/readyz` | the relay streams, or stands by | all; its reason on loopback, elsewhere with the token |
 | `/healthz` | the health by the last sample; 503 where that is critical, or too old | with the token, if there is one |
 | `/metrics` | the metrics, in Prometheus' text format | likewise |
 | `/status` | all that is known, as JSON | likewise; where others than this machine may ask, only with a token |
@@ -69,7 +69,7 @@ class Answers:
         self._loopback = loopback
         self._token = token
         self._shows = loopback or token is not None
-        self._open: dict[str, Callable[[], Answer]] = {"/livez": self._livez, "/readyz": self._readyz}
+        self._open: dict[str, Callable[[Request], Answer]] = {"/livez": self._livez, "/readyz": self._readyz}
         self._guarded: dict[str, Callable[[], Answer]] = {
             "/healthz": self._healthz,
             "/metrics": self._metrics_text,
@@ -99,7 +99,7 @@ class Answers:
             return _said(403, error="this Host is not served on loopback")
         path = request.path
         if path in self._open:
-            return self._open[path]()
+            return self._open[path](request)
         guarded = path in self._guarded
         file = None if guarded else page.served().get(path)
         if not guarded and file is None:
@@ -110,11 +110,14 @@ class Answers:
             )
         if file is not None:
             return Answer(200, file.content, file.media_type, page.POLICY)
-        if self._token is not None and not self._token.matches(request.only("authorization")):
+        if self._token is not None and not self._knows_token(request):
             return _said(
                 401, {"WWW-Authenticate": 'Bearer realm="cdc-outbox"'}, error="the token is missing or wrong"
             )
         return self._fresh(path)
+
+    def _knows_token(self, request: Request) -> bool:
+        return self._token is not None and self._token.matches(request.only("authorization"))
 
     def _fresh(self, path: str) -> Answer:
         """The answer, gathered now or a moment ago."""
@@ -125,13 +128,18 @@ class Answers:
             self._kept[path] = now, answer
         return answer
 
-    def _livez(self) -> Answer:
+    def _livez(self, _request: Request) -> Answer:
         alive = time.monotonic() - self._state.beat < MISSED_BEAT
         return _said(200 if alive else 503, status="alive" if alive else "stuck")
 
-    def _readyz(self) -> Answer:
+    def _readyz(self, request: Request) -> Answer:
         state = self._state.state
-        return _said(200 if state.ready else 503, state=state.value, reason=self._redact(self._state.reason))
+        why = (
+            {"reason": self._redact(self._state.reason)}
+            if self._loopback or self._knows_token(request)
+            else {}
+        )
+        return _said(200 if state.ready else 503, state=state.value, **why)
 
     def _healthz(self) -> Answer:
         health = self._sampler.health

@@ -204,6 +204,17 @@ def test_elsewhere_any_host_is_served() -> None:
     assert Asked(loopback=False).get("/livez", host="relay.monitoring.svc").code == 200
 
 
+def test_strangers_hear_whether_it_is_ready_and_not_why(abroad: Asked) -> None:
+    token = "Bearer correct-horse"
+    for each in (abroad, Asked(loopback=False)):
+        each.status.change(State.HELD, "topic orders is missing")
+        for wrong in (None, "Bearer wrong"):
+            answer = each.get("/readyz", authorization=wrong)
+            assert (answer.code, answer.document) == (503, {"state": "held"})
+    assert abroad.get("/readyz", authorization=token).document["reason"] == "topic orders is missing"
+    assert Asked(loopback=False).get("/readyz", authorization=token).document.keys() == {"state"}
+
+
 def test_reasons_are_redacted(asked: Asked) -> None:
     asked.status.change(State.HELD, "the server said hunter2")
     assert asked.get("/readyz").document["reason"] == "the server said ***"
