@@ -16,12 +16,12 @@ takes a snapshot or decides, also for a slot that an earlier run has made.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
 from cdc_outbox.postgres import noted, slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
-from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.connection import Connection
 from cdc_outbox.postgres.publication import Change, Identity, compare
 from cdc_outbox.postgres.witness import Witness
 
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.1
 """Seconds between looks at transactions that have yet to end."""
-
-_WITNESS: Final[LiteralString] = (
-    "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
-)
 
 
 async def witness_row(relay: Connection, owner: Connection, name: str) -> Witness | None:
@@ -177,7 +173,7 @@ async def decide(
 
     Raises MissingRight where nobody may.
     """
-    if not await execute(relay, _WITNESS) or pending.confirmed_flush_lsn is None:
+    if not await witness.exists(relay) or pending.confirmed_flush_lsn is None:
         return
     row = Witness(
         slot=name,

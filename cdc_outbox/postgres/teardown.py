@@ -36,7 +36,6 @@ APPLICATION_NAME: Final = "cdc-outbox drop"
 
 _PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
 _NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"
-_WITNESS: Final[LiteralString] = "select to_regclass('public.cdc_outbox_witness')::text"
 _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
   join pg_catalog.pg_replication_slots s on s.slot_name = w.slot
@@ -255,8 +254,7 @@ async def _drop_publication(
 
 async def _tell_what_stays(relay: Connection, owner: Connection, told: Callable[[str], None]) -> None:
     """What other slots may need as well: a person removes it, and how."""
-    ((table,),) = await execute(relay, _WITNESS)
-    if table is None:
+    if not await witness.exists(relay):
         return
     role = relay.info.user
     also = "" if role == owner.info.user else f" and role {quote(role)}"
@@ -268,8 +266,7 @@ async def _tell_what_stays(relay: Connection, owner: Connection, told: Callable[
 
 async def _users(relay: Connection, owner: Connection, settings: PostgresSettings) -> tuple[str, ...]:
     """The slots of other relays on the same publication, as their witness rows say to the one or the other."""
-    ((table,),) = await execute(relay, _WITNESS)
-    if table is None:
+    if not await witness.exists(relay):
         return ()
     wanted = ([settings.slot, slot.pending_name(settings.slot)], settings.publication)
     rows = await witness.by_who_may(relay, owner, lambda conn: execute(conn, _USERS, wanted))

@@ -176,13 +176,18 @@ update public.cdc_outbox_witness w
 _DELETE: Final[LiteralString] = "delete from public.cdc_outbox_witness where slot = %s"
 
 
+async def exists(conn: Connection, *, within: float | None = None) -> bool:
+    """Whether there is the witness table."""
+    ((there,),) = await execute(conn, _EXISTS, within=within)
+    return bool(there)
+
+
 async def read(conn: Connection, slot: str, *, within: float | None = None) -> Witness | Absent:
     """The slot's row, or which of row and table there isn't.
 
     Raises MissingRight when the role may not read the table.
     """
-    ((exists,),) = await execute(conn, _EXISTS, within=within)
-    if not exists:
+    if not await exists(conn, within=within):
         return Absent.TABLE
     rows = await execute(conn, _READ, (slot,), within=within)
     if not rows:
@@ -210,8 +215,7 @@ async def read_all(conn: Connection, *, within: float | None = None) -> list[Wit
 
     Raises MissingRight when the role may not read the table.
     """
-    ((exists,),) = await execute(conn, _EXISTS, within=within)
-    if not exists:
+    if not await exists(conn, within=within):
         return Absent.TABLE
     return [of(*row) for row in await execute(conn, _READ_ALL, within=within)]
 
@@ -288,8 +292,7 @@ async def accept(
 
 async def delete(conn: Connection, slot: str, *, within: float | None = None) -> None:
     """Remove the slot's row, if there is the table and the row."""
-    ((exists,),) = await execute(conn, _EXISTS, within=within)
-    if exists:
+    if await exists(conn, within=within):
         await execute(conn, _DELETE, (slot,), within=within)
 
 
