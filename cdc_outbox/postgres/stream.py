@@ -29,6 +29,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import refusal, sqlstate
 from cdc_outbox.postgres.connection import ANSWER_TIMEOUT, execute, place
 from cdc_outbox.postgres.protocol import EPOCH_US, encode_status
+from cdc_outbox.postgres.readiness import ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,20 +146,10 @@ class ReplicationStream:
             self._listening_since = None
 
     async def _wait(self, *, write: bool) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
         try:
-            fd = self._pgconn.socket
-        except OperationalError as error:  # libpq has closed it, in the middle of a status update
+            await ready(self._pgconn, write=write)
+        except OperationalError as error:  # in the middle of a status update, for one
             raise self._gone(error) from error
-        add, remove = (
-            (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-        )
-        add(fd, _wake, ready)
-        try:
-            await ready
-        finally:
-            remove(fd)
 
     def receive(self) -> None:
         """Take what the socket has, without waiting.
@@ -286,8 +277,3 @@ class ReplicationStream:
             if length == 0:
                 await self.readable()
                 self.receive()
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

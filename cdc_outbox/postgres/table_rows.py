@@ -31,6 +31,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import reading_right, refusal, sqlstate
 from cdc_outbox.postgres.connection import PUBLIC, Connection, connect_control, execute, sever
+from cdc_outbox.postgres.readiness import ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -350,7 +351,7 @@ async def _result(conn: Connection, send: Callable[[], None] | None = None) -> P
         if send is not None:
             send()
         while pgconn.flush():
-            await _ready(conn, write=True)
+            await ready(conn.pgconn, write=True)
         while True:
             while pgconn.is_busy():
                 await _received(conn)
@@ -370,27 +371,10 @@ async def _result(conn: Connection, send: Callable[[], None] | None = None) -> P
 async def _received(conn: Connection) -> None:
     """Wait for more from the server."""
     try:
-        await _ready(conn, write=False)
+        await ready(conn.pgconn, write=False)
         conn.pgconn.consume_input()
     except OperationalError as error:
         raise _gone(conn, error) from error
-
-
-async def _ready(conn: Connection, *, write: bool) -> None:
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-    fd = conn.pgconn.socket
-    add(fd, _wake, ready)
-    try:
-        await ready
-    finally:
-        remove(fd)
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _gone(conn: Connection, error: Exception) -> PostgresUnavailable:
