@@ -63,7 +63,7 @@ def batch_size(settings: KafkaSettings) -> int:
 
 
 def connection(settings: KafkaSettings) -> dict[str, Any]:
-    """The keyword arguments that a producer and an admin client share.
+    """The keyword arguments that a producer and an admin client share. What SASL needs is there: `load` has seen to it.
 
     Raises ConfigError for a certificate or token provider that can't be loaded.
     """
@@ -81,21 +81,13 @@ def connection(settings: KafkaSettings) -> dict[str, Any]:
     if protocol.endswith("SSL"):
         options["ssl_context"] = _tls(client)
     if protocol.startswith("SASL"):
-        mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN")).upper()
+        mechanism = client["sasl.mechanism"]
         options["sasl_mechanism"] = mechanism
         if mechanism == "OAUTHBEARER":
             options["sasl_oauth_token_provider"] = _token_provider(client)
         else:
-            for name, option in (
-                ("sasl.username", "sasl_plain_username"),
-                ("sasl.password", "sasl_plain_password"),
-            ):
-                if not client.get(name):
-                    raise ConfigError(
-                        f"kafka.client.security.protocol is {protocol}, and {name} is missing",
-                        next=f"set {name} under [kafka.client]",
-                    )
-                options[option] = client[name]
+            options["sasl_plain_username"] = client["sasl.username"]
+            options["sasl_plain_password"] = client["sasl.password"]
     return options
 
 
@@ -134,12 +126,7 @@ def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
 
 def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
     """The hook `sasl.oauthbearer.token.provider`: `module:callable`, called for each token, plain or async."""
-    path = client.get("sasl.oauthbearer.token.provider")
-    if path is None:
-        raise ConfigError(
-            "kafka.client.sasl.mechanism is OAUTHBEARER, and nothing gives a token",
-            next="set sasl.oauthbearer.token.provider to a callable that returns one, as module:callable",
-        )
+    path = client["sasl.oauthbearer.token.provider"]
     module, _, name = path.partition(":")
     try:
         function = reduce(getattr, name.split("."), import_module(module))

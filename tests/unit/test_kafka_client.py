@@ -118,12 +118,6 @@ def test_batches_are_never_larger_than_a_request() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"security__protocol": "SASL_SSL"}, "sasl.username is missing"),
-        ({"security__protocol": "SASL_PLAINTEXT", "sasl__username": "u"}, "sasl.password is missing"),
-        (
-            {"security__protocol": "SASL_SSL", "sasl__mechanism": "OAUTHBEARER"},
-            "nothing gives a token",
-        ),
         ({"security__protocol": "SSL", "ssl__ca__location": "/no/such.pem"}, "/no/such.pem, which can't be"),
         ({"security__protocol": "SSL", "ssl__ca__location": __file__}, "can't be used"),
         (
