@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, LiteralString
 
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.statement import shape
 
 # A role without pg_read_all_stats sees neither start nor query of other sessions.
 _BLOCKERS: Final[LiteralString] = """
@@ -88,7 +89,7 @@ async def unended(conn: Connection) -> dict[int, Blocker]:
 
 
 def _short(query: str) -> str:
-    line = " ".join(query.split())
+    line = shape(query)
     return line if len(line) <= 120 else line[:119] + "…"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.statement import shape
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -51,7 +52,7 @@ async def waits_for(conn: Connection, pid: int) -> str | None:
     if not found:
         return None
     waiting, application, query = found[0]
-    doing = f": {' '.join(str(query).split())}" if query else ""
+    doing = f": {shape(str(query))}" if query else ""
     return f"pid {waiting} ({application}){doing}"
 
 

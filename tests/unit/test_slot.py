@@ -88,7 +88,7 @@ def test_unreserved_is_not_lost() -> None:
 def test_a_blocker_says_no_more_than_is_known() -> None:
     seen = Blocker(7, "app", "worker", "shop", 754.0, "update\n  stock set n = 1", None)
     assert str(seen) == (
-        "pid 7 (user app, database shop, application worker, open for 13 m, query: update stock set n = 1)"
+        "pid 7 (user app, database shop, application worker, open for 13 m, query: update stock set n = ?)"
     )
     hidden = Blocker(7, "app", "", "shop", None, None, None)
     assert str(hidden) == "pid 7 (user app, database shop)"
