@@ -10,6 +10,7 @@ async with connection.transaction():
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Final, TypeAlias, Unpack
 
 from asyncpg import Connection
@@ -43,12 +44,17 @@ class Outbox(OutboxTable):
     async def enqueue_many(
         self, conn: AnyConnection, events: Iterable[Event], *, allow_autocommit: bool = False
     ) -> list[str]:
-        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be."""
+        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be.
+
+        With `allow_autocommit` they are one transaction.
+        """
         if not allow_autocommit:
             require_transaction(conn)
+        rows = self.rows(events)
         ids: list[str] = []
-        for run in alike(self.rows(events)):
-            ids += await self._write(conn, run)
+        async with nullcontext() if conn.is_in_transaction() else conn.transaction():
+            for run in alike(rows):
+                ids += await self._write(conn, run)
         return ids
 
     async def _write(self, conn: AnyConnection, rows: list[Row]) -> list[str]:

@@ -12,9 +12,10 @@ Over the connection `using` of the settings' DATABASES, by default "default".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Unpack
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import OutboxTable, Row, alike
@@ -41,9 +42,14 @@ class Outbox(OutboxTable):
     def enqueue_many(
         self, events: Iterable[Event], *, using: str | None = None, allow_autocommit: bool = False
     ) -> list[str]:
-        """Write events in their order; their ids. Nothing is written unless each of them can be."""
+        """Write events in their order; their ids. Nothing is written unless each of them can be.
+
+        With `allow_autocommit` they are one transaction.
+        """
         connection = suitable(using, allow_autocommit=allow_autocommit)
-        return [id_ for run in alike(self.rows(events)) for id_ in self._write(connection, run)]
+        rows = self.rows(events)
+        with transaction.atomic(connection.alias) if connection.get_autocommit() else nullcontext():
+            return [id_ for run in alike(rows) for id_ in self._write(connection, run)]
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> list[str]:
         statement = self.statement(rows[0])

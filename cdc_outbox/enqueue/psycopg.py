@@ -12,6 +12,7 @@ A connection or a cursor; with an asynchronous one, `await enqueue(...)`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from contextlib import nullcontext
 from typing import Any, Final, TypeAlias, Unpack, overload
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -60,16 +61,19 @@ class Outbox(OutboxTable):
     def enqueue_many(
         self, conn: Sync | Async, events: Iterable[Event], *, allow_autocommit: bool = False
     ) -> list[str] | Awaitable[list[str]]:
-        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be."""
+        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be.
+
+        With `allow_autocommit` they are one transaction.
+        """
         connection = connection_of(conn) if allow_autocommit else in_transaction(conn)
         rows = self.rows(events)
         if isinstance(connection, AsyncConnection):
             return self._write_many_async(connection, rows, allow_autocommit=allow_autocommit)
-        return self._write_many(connection, rows)
+        return self._write_many(connection, rows, allow_autocommit=allow_autocommit)
 
     def _write(self, connection: Connection[Any], row: Row) -> str:
         with self.written(), Cursor(connection, row_factory=tuple_row) as cursor:
-            cursor.execute(self.statement(row).encode(), row.values)
+            cursor.execute(self._query(connection, row), row.values)
             return row.id if row.id is not None else _id(cursor.fetchone())
 
     async def _write_async(
@@ -79,16 +83,22 @@ class Outbox(OutboxTable):
             await require_transaction(connection)
         with self.written():
             async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-                await cursor.execute(self.statement(row).encode(), row.values)
+                await cursor.execute(self._query(connection, row), row.values)
                 return row.id if row.id is not None else _id(await cursor.fetchone())
 
-    def _write_many(self, connection: Connection[Any], rows: list[Row]) -> list[str]:
+    def _write_many(
+        self, connection: Connection[Any], rows: list[Row], *, allow_autocommit: bool
+    ) -> list[str]:
         ids: list[str] = []
-        with self.written(), Cursor(connection, row_factory=tuple_row) as cursor:
+        with (
+            self.written(),
+            connection.transaction() if allow_autocommit and connection.autocommit else nullcontext(),
+            Cursor(connection, row_factory=tuple_row) as cursor,
+        ):
             for run in alike(rows):
                 made = run[0].id is None
                 values = [row.values for row in run]
-                cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
+                cursor.executemany(self._query(connection, run[0]), values, returning=made)
                 for row in run:
                     ids.append(row.id if row.id is not None else _id(cursor.fetchone()))
                     cursor.nextset()
@@ -101,15 +111,23 @@ class Outbox(OutboxTable):
             await require_transaction(connection)
         ids: list[str] = []
         with self.written():
-            async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            async with (
+                connection.transaction() if allow_autocommit and connection.autocommit else nullcontext(),
+                AsyncCursor(connection, row_factory=tuple_row) as cursor,
+            ):
                 for run in alike(rows):
                     made = run[0].id is None
                     values = [row.values for row in run]
-                    await cursor.executemany(self.statement(run[0]).encode(), values, returning=made)
+                    await cursor.executemany(self._query(connection, run[0]), values, returning=made)
                     for row in run:
                         ids.append(row.id if row.id is not None else _id(await cursor.fetchone()))
                         cursor.nextset()
         return ids
+
+    def _query(self, connection: Connection[Any] | AsyncConnection[Any], row: Row) -> bytes:
+        """The statement in the connection's encoding; in SQL_ASCII, as psycopg sends values, in UTF-8."""
+        encoding = connection.info.encoding
+        return self.statement(row).encode("utf-8" if encoding == "ascii" else encoding)
 
 
 def connection_of(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]:
@@ -125,7 +143,7 @@ def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]
     """The connection, if what it does next belongs to a transaction that goes on. Raises OutsideTransaction.
 
     In a pipeline only the server knows, once it has come to the end of what is queued: a COMMIT may be among it. That
-    is waited for; of an asynchronous connection it is for `require_transaction` to find out.
+    is waited for; of an asynchronous connection it is for `require_transaction` to find out, just before it writes.
     """
     connection = connection_of(conn)
     if connection.info.pipeline_status == PipelineStatus.OFF:
@@ -138,11 +156,11 @@ def in_transaction(conn: Sync | Async) -> Connection[Any] | AsyncConnection[Any]
 
 
 async def require_transaction(connection: AsyncConnection[Any]) -> None:
-    """What `in_transaction` can't find out without waiting. Raises OutsideTransaction."""
+    """As `in_transaction`, when the answer is awaited: the transaction may have ended since the call."""
     if connection.info.pipeline_status != PipelineStatus.OFF:
         async with connection.pipeline():
             pass
-        _require_transaction(connection)
+    _require_transaction(connection)
 
 
 def _require_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> None:

@@ -66,7 +66,11 @@ class Outbox(OutboxTable):
     def enqueue_many(
         self, conn: Sync | Async, events: Iterable[Event], *, allow_autocommit: bool = False
     ) -> list[str] | Awaitable[list[str]]:
-        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be."""
+        """Write events in their order, in few round trips; their ids. Nothing is written unless each of them can be.
+
+        At the isolation level AUTOCOMMIT, with `allow_autocommit`, that holds for what is checked before anything is
+        sent (EventUnfit, EventTooLarge): what the server refuses leaves those written that came before it.
+        """
         rows = self.rows(events)
 
         def write(connection: Connection) -> list[str]:

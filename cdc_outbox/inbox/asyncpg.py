@@ -27,4 +27,5 @@ def first_time(conn: AnyConnection, *, consumer: str, event_id: object) -> Await
 
 
 async def _mark(conn: AnyConnection, values: tuple[str, str]) -> bool:
+    require_transaction(conn)  # it may have ended since the call
     return await conn.execute(_STATEMENT, *values) == "INSERT 0 1"

@@ -49,13 +49,15 @@ class Work:
     """One transaction: an order and its events, after an order and events that a savepoint undoes.
 
     `refused`: events that can't be, after which the application goes on. `many`: events that are written at once.
-    `marks`: ids that the consumer applies, each by one order, if they are new.
+    `alone`: those may be a transaction of their own. `marks`: ids that the consumer applies, each by one order, if they
+    are new.
     """
 
     undone: Sequence[Event] = ()
     refused: Sequence[Event] = ()
     events: Sequence[Event] = ()
     many: Sequence[Event] = ()
+    alone: bool = False
     marks: Sequence[str] = ()
     rollback: bool = False
 
@@ -67,7 +69,7 @@ class Hands:
     execute: Callable[[str], Any]
     savepoint: Callable[[], Any]
     enqueue: Callable[..., Any]
-    enqueue_many: Callable[[Sequence[Event]], Any]
+    enqueue_many: Callable[..., Any]
     first_time: Callable[..., Any]
 
 
@@ -121,7 +123,7 @@ def _do(opened: AbstractContextManager[Hands], work: Work) -> list[str]:
                 with pytest.raises(EventUnfit):
                     hands.enqueue_many([*work.events, event])
             ids += [hands.enqueue(**event) for event in work.events]
-            ids += hands.enqueue_many(work.many) if work.many else []
+            ids += hands.enqueue_many(work.many, allow_autocommit=work.alone) if work.many else []
             for id_ in work.marks:
                 if hands.first_time(consumer=CONSUMER, event_id=id_):
                     hands.execute(ORDER)
@@ -153,7 +155,7 @@ async def _do_async(opened: AbstractAsyncContextManager[Hands], work: Work) -> l
                 with pytest.raises(EventUnfit):
                     await hands.enqueue_many([*work.events, event])
             ids += [await hands.enqueue(**event) for event in work.events]
-            ids += await hands.enqueue_many(work.many) if work.many else []
+            ids += await hands.enqueue_many(work.many, allow_autocommit=work.alone) if work.many else []
             for id_ in work.marks:
                 if await hands.first_time(consumer=CONSUMER, event_id=id_):
                     await hands.execute(ORDER)

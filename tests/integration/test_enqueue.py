@@ -100,6 +100,75 @@ def test_outside_of_a_transaction(application: Application, shop: Database) -> N
     assert len(application.do(shop.dsn, Work(events=[allowed]), autocommit=True)) == 1
 
 
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("name", [name for name in APPLICATIONS if not name.startswith("sqlalchemy")])
+def test_many_are_one_transaction_though_each_might_be_its_own(
+    name: str, autocommit: bool, shop: Database
+) -> None:
+    """The server refuses the last, which another statement writes than the first."""
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        connection.execute("alter table outbox add check (aggregate_id <> 'refused')")
+    many = [event(1), event(2), event(3, event_version=1), event("refused")]
+    with pytest.raises(Exception, match="violates check constraint"):
+        APPLICATIONS[name].do(shop.dsn, Work(many=many, alone=True), autocommit=autocommit)
+    assert ask(shop, "select from outbox") == []
+    ids = APPLICATIONS[name].do(shop.dsn, Work(many=many[:3], alone=True), autocommit=autocommit)
+    assert [row["id"] for row in ask(shop, "select id::text from outbox order by ctid")] == ids
+
+
+def test_an_answer_that_is_awaited_when_the_transaction_is_over(shop: Database) -> None:
+    """The row, or the mark, would be a transaction of its own."""
+    import asyncpg
+
+    from cdc_outbox.enqueue.psycopg import enqueue, enqueue_many
+    from cdc_outbox.inbox import asyncpg as inbox_of_asyncpg
+    from cdc_outbox.inbox import psycopg as inbox
+
+    async def late() -> None:
+        async with await psycopg.AsyncConnection.connect(shop.dsn, autocommit=True) as connection:
+            async with connection.transaction():
+                waiting = [
+                    enqueue(connection, **event()),
+                    enqueue_many(connection, [event()]),
+                    inbox.first_time(connection, consumer="billing", event_id="a"),
+                ]
+            for each in waiting:
+                with pytest.raises(OutsideTransaction):
+                    await each
+        other = await asyncpg.connect(shop.dsn)
+        async with other.transaction():
+            marking = inbox_of_asyncpg.first_time(other, consumer="billing", event_id="a")
+        with pytest.raises(OutsideTransaction):
+            await marking
+        await other.close()
+
+    asyncio.run(late())
+    assert ask(shop, "select from outbox") == []
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "UTF8", "SQL_ASCII"])
+def test_names_in_the_encoding_of_a_connection_of_psycopg(encoding: str, shop: Database) -> None:
+    from cdc_outbox.enqueue.psycopg import Outbox
+
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        connection.execute('create table "Ausgänge" (like outbox including defaults, "größe" text)')
+        connection.execute(f"set client_encoding = '{encoding}'".encode())
+        outbox = Outbox('"Ausgänge"', extra={"größe": "weiß"})
+        with connection.transaction():
+            outbox.enqueue(connection, **event("Zürich"))
+            outbox.enqueue_many(connection, [event("Zürich")])
+
+    async def asynchronous() -> None:
+        async with await psycopg.AsyncConnection.connect(shop.dsn) as other:
+            await other.execute(f"set client_encoding = '{encoding}'".encode())
+            await outbox.enqueue(other, **event("Zürich"))
+            await outbox.enqueue_many(other, [event("Zürich")])
+
+    asyncio.run(asynchronous())
+    rows = ask(shop, 'select aggregate_id, "größe" from "Ausgänge"')
+    assert rows == [{"aggregate_id": "Zürich", "größe": "weiß"}] * 4
+
+
 @each_application
 def test_what_is_refused_leaves_the_transaction_whole(application: Application, shop: Database) -> None:
     """The application may go on: nothing was sent that the server could have failed at, nor a part of many."""
