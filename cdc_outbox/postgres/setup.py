@@ -618,7 +618,7 @@ class _Init:
             + "; ".join(f"{step} needs {self.right(step)}" for step in steps)
             + (f"; done: {', '.join(dict.fromkeys(done))}" if done else ""),
             next="name the connection of a role that has these rights with --admin-dsn; or "
-            + by_superuser(words, " and run the same command again afterwards"),
+            + by_superuser(words, ", and run the same command again afterwards"),
         )
 
     def printing(self, alone: Sequence[StepName], role: str | None) -> list[str]:
