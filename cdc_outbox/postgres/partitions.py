@@ -20,6 +20,7 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-DETAC
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
@@ -34,6 +35,8 @@ from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.table.values import Field
 
@@ -204,7 +207,7 @@ class Partitions:
     async def _end(self, partition: Partition, *, drop: bool) -> bool:
         """Look at it for the last time, with nobody else at it, and drop it; False if a row isn't acknowledged."""
         owner, name = self._conn, _identifier(partition.name)
-        async with owner.transaction():
+        async with _transaction(owner):
             await execute(owner, sql.SQL("lock table {} in access exclusive mode").format(name))
             ((in_the_way,),) = await self._ask(_IN_THE_WAY, partition)
             if in_the_way:
@@ -223,6 +226,20 @@ class Partitions:
             shown=sql.Literal(SHOWN),
         )
         return await execute(self._conn, statement, within=SCAN + 5)
+
+
+@asynccontextmanager
+async def _transaction(conn: Connection) -> AsyncIterator[None]:
+    """A transaction whose beginning and end have the deadline of any statement."""
+    await execute(conn, "begin")
+    try:
+        yield
+    except BaseException:
+        if not conn.closed:
+            with suppress(CdcOutboxError):
+                await execute(conn, "rollback")
+        raise
+    await execute(conn, "commit")
 
 
 def _identifier(table: TableName) -> sql.Identifier:
