@@ -103,9 +103,6 @@ select pg_catalog.has_database_privilege(current_database(), 'create'),
   left join pg_catalog.pg_namespace n on n.nspname = wanted.schema
   left join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
 """
-_WITNESS: Final[LiteralString] = (
-    "select where pg_catalog.to_regclass('public.cdc_outbox_witness') is not null"
-)
 _SESSION_ROLE: Final[LiteralString] = "select session_user::text"
 _GRANTED: Final[LiteralString] = """
 select bool_and(pg_catalog.has_table_privilege(r.oid, 'public.cdc_outbox_witness', p))
@@ -297,7 +294,7 @@ class _Init:
         ((database, public, schemas, owned),) = await execute(self.owner, _RIGHTS, names)
         wanted: dict[StepName, bool] = {
             "table": bool(schemas),
-            "witness": public or bool(await execute(self.owner, _WITNESS)),
+            "witness": public or await witness.exists(self.owner),
             "publication": (database and owned)
             or bool(await execute(self.owner, _PUBLICATION, (self.settings.postgres.publication,))),
         }
@@ -313,7 +310,7 @@ class _Init:
 
     async def witness(self) -> None:
         statements = steps.witness(self.settings)
-        if await execute(self.owner, _WITNESS):
+        if await witness.exists(self.owner):
             self.done("witness", witness.TABLE, "existed", statements)
         else:
             await self.make("witness", witness.TABLE, statements)
@@ -407,9 +404,7 @@ class _Init:
 
     async def lacking(self, role: str) -> list[tuple[str, sql.Composed]]:
         """Those of `rights` that a role, which there is, hasn't got."""
-        keeps = bool(await execute(self.owner, _WITNESS)) and all(
-            (await execute(self.owner, _GRANTED, (role,)))[0]
-        )
+        keeps = await witness.exists(self.owner) and all((await execute(self.owner, _GRANTED, (role,)))[0])
         has = [keeps] + [
             await each.granted(self.owner, self.settings, role)
             for each in (mark_grants, cleanup_grants)
