@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc_outbox import faults, log, oversleep, pulse
 from cdc_outbox.backoff import Backoff
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
     DrainExceeded,
@@ -108,8 +109,7 @@ class Flow:
         asked = [asyncio.create_task(end.wait()) for end in (stop, caught_up)]
         try:
             cause = await _first_of(reading, beating, settling, minding, self.publisher.failed, *asked)
-            await _cancelled(reading)
-            await _cancelled(minding)
+            await ended(reading, minding)
             if cause is None:
                 await self._drain(beating, settling)
                 return
@@ -125,8 +125,7 @@ class Flow:
                     return  # all before the event is confirmed, and more can't be
             raise error
         finally:
-            for task in (reading, beating, settling, minding, *asked):
-                await _cancelled(task)
+            await ended(reading, beating, settling, minding, *asked)
 
     def _judged(self, error: CdcOutboxError) -> CdcOutboxError:
         """What a record that the broker refused alone means: it is poison, if it was tried as the suspect.
@@ -267,15 +266,20 @@ class Flow:
         except TimeoutError:
             pass  # whether something is left to drain is asked below
         finally:
-            await _cancelled(draining)
+            await ended(draining)
         left = max(LAST_MOMENT, limit - (time.monotonic() - began))
-        await _cancelled(settling)
+        await ended(settling)
         unconfirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
         if self.ledger.unsettled or (self.ledger.in_transaction and not self.awaits_topic):
+            late = (
+                f"{self.ledger.unsettled} batches were not confirmed by Kafka"
+                if self.ledger.unsettled
+                else "the commit of the transaction under way didn't come"
+            )
             raise DrainExceeded(
-                f"{self.ledger.unsettled} batches were not confirmed by Kafka within the drain limit of {limit:g} s",
+                f"{late} within the drain limit of {limit:g} s",
                 next="nothing is lost: they are sent again by the next start; raise limits.drain if it happens often",
             )
         if unconfirmed is not None:
@@ -304,7 +308,7 @@ class Flow:
         unsettled: CdcOutboxError | None = None
         if isinstance(error, PostgresShutdown | PostgresGone | SynchronousStandby):
             # The server, or each of its commits, waits for this stream; what the witness covers was confirmed before.
-            await _cancelled(beating)
+            await ended(beating)
             await self.stream.close()
         orderly = isinstance(error, PoisonEvent | MappingError)
         patience = self.settings.limits.drain if orderly else LAST_MOMENT
@@ -320,7 +324,7 @@ class Flow:
             unsettled = failure  # the outcome is unknown: it is sent again, from the last confirmed LSN
         if not isinstance(error, PostgresUnavailable) and not self.stream.over:
             if not stays:
-                await _cancelled(settling)
+                await ended(settling)
             await self._settle_last(settling, within=patience)
         return unsettled
 
@@ -331,7 +335,9 @@ class Flow:
         """
         if settling.done() and not settling.cancelled():
             failure = settling.exception()
-            return failure if isinstance(failure, CdcOutboxError) else None
+            if failure is None or isinstance(failure, CdcOutboxError):
+                return failure
+            raise failure
         return await self.settlement.finish(within=within)
 
     async def _stay_blocked(self, error: PoisonEvent, *watched: asyncio.Task[Any]) -> None:
@@ -343,11 +349,11 @@ class Flow:
         self.status.change(State.BLOCKED, str(error))
         try:
             async with asyncio.timeout(faults.blocked_for() or BLOCKED_FOR):
-                ended = await _first_of(*watched)
+                end = await _first_of(*watched)
         except TimeoutError:
             return
-        if ended is not None:
-            raise ended
+        if end is not None:
+            raise end
 
 
 async def _first_of(*ends: asyncio.Future[Any]) -> CdcOutboxError | None:
@@ -362,11 +368,3 @@ async def _first_of(*ends: asyncio.Future[Any]) -> CdcOutboxError | None:
         if isinstance(outcome, BaseException):
             raise outcome
     return None
-
-
-async def _cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and see it end; what it raised is somebody else's business, or was seen before."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()

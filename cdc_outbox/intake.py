@@ -202,6 +202,8 @@ class Intake:
                 else:
                     raise malformed(f"a frame of {length} bytes with the tag {data[0]:#04x}")
                 length, view = frame(1)
+        except stream.broken as error:
+            raise stream.gone(error) from error
         finally:
             self._lsn, self._commit_us, self._place = lsn, commit_us, place
             if received != self.received:

@@ -190,12 +190,26 @@ class Marks:
         self._release(*self._on_the_way)
         self._on_the_way.clear()
         self._noted = {each.how.table: _Noted(each) for each in markings}
+        self._rebind()
         self._proven, self.horizon, self.target = ProvenSnapshot(), None, None
         self.searches = 0
 
+    def _rebind(self) -> None:
+        """What waits is marked as its table is now; a search does it where that has another key, or isn't ours."""
+        for chunk in self._delivered():
+            noted = self._noted.get(chunk.marking.how.table)
+            if noted is None or noted.marking.how.key != chunk.marking.how.key:
+                return self.forget()
+            chunk.marking = noted.marking
+        return None
+
+    def _delivered(self) -> list[Chunk]:
+        """Everything that may be marked, now or later."""
+        return [*self._ready, *self._suspect, *(chunk for _, chunk in (*self._locked, *self._unseen))]
+
     def forget(self) -> None:
         """The server may have other rows under the same keys now."""
-        self._release(*self._ready, *self._suspect, *(chunk for _, chunk in (*self._locked, *self._unseen)))
+        self._release(*self._delivered())
         self._ready.clear()
         self._suspect.clear()
         self._locked.clear()

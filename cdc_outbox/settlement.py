@@ -226,6 +226,8 @@ class Settlement:
             await self._admission.advance(position, snapshot)
             self._settled, self._written = position, self._proven.horizon
             self._to_prove = self._to_prove and not (last and self._proven.final)
+            if self._marks is not None:
+                self._marks.confirmed(position)  # the witness suffices, should the stream break now
             if rows:
                 self._owed = unended(report.snapshot)
             if self._stream.confirm(position):
@@ -234,7 +236,6 @@ class Settlement:
                 self._tell_first(*first, position)
         self._proven.offer(report.snapshot, report.publication.insert_lsn, final=is_marked)
         if self._marks is not None:
-            self._marks.confirmed(self._settled)
             self._marks.proven(position, report.snapshot, report.publication.insert_lsn)
 
     async def _look(self) -> GuardReport:

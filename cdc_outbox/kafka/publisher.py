@@ -353,11 +353,17 @@ class KafkaPublisher:
 
     def _confirmed(self, batch: Batch, confirmation: asyncio.Future[object]) -> None:
         lane = batch.lane
-        if confirmation.cancelled():
-            return
-        error = confirmation.exception()
+        error = None if confirmation.cancelled() else confirmation.exception()
         if error is not None:
             self._rejected(batch, error)
+            return
+        if confirmation.cancelled() or confirmation.result() is None:
+            # A broker that has confirmed says where: this one the client has dropped.
+            self._fail(
+                KafkaUnavailable(
+                    f"the Kafka client dropped a batch for {lane.topic}", next="please report it"
+                )
+            )
             return
         self._ledger.settle(batch.mark)
         lane.delivered = (batch.last_lsn, batch.last_seq)

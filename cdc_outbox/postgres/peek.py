@@ -352,10 +352,13 @@ class _Reading:
         """
         stream = self._stream
         while True:
-            length, view = stream.frame(1)
-            if length == 0:
-                self._receive()
+            try:
                 length, view = stream.frame(1)
+                if length == 0:
+                    self._receive()
+                    length, view = stream.frame(1)
+            except stream.broken as error:
+                raise stream.gone(error) from error
             if length < 0:
                 raise self._reason(stream.ended())
             if length == 0:

@@ -61,6 +61,9 @@ def start_command(slot: str, publication: str) -> bytes:
 class ReplicationStream:
     """A started logical replication connection."""
 
+    broken: Final = OperationalError
+    """What `frame` raises where libpq can make nothing of the bytes; `gone` says it in our words."""
+
     def __init__(
         self, connection: Connection, *, sender_timeout: float, backend: Backend | None = None
     ) -> None:
@@ -129,7 +132,7 @@ class ReplicationStream:
             ) from None
         result = pgconn.get_result()
         if result is None:
-            raise self._gone(OperationalError("no answer to START_REPLICATION"))
+            raise self.gone(OperationalError("no answer to START_REPLICATION"))
         if result.status != ExecStatus.COPY_BOTH:
             raise sqlstate.from_result(result, stage="start", encoding=self._encoding, slot=slot)
 
@@ -149,7 +152,7 @@ class ReplicationStream:
         try:
             await ready(self._pgconn, write=write)
         except OperationalError as error:  # in the middle of a status update, for one
-            raise self._gone(error) from error
+            raise self.gone(error) from error
 
     def receive(self) -> None:
         """Take what the socket has, without waiting.
@@ -159,7 +162,7 @@ class ReplicationStream:
         try:
             self._pgconn.consume_input()
         except OperationalError as error:
-            raise self._gone(error) from error
+            raise self.gone(error) from error
 
     def heard(self, position: int) -> None:
         """A keepalive came, with how far the server has sent."""
@@ -185,12 +188,13 @@ class ReplicationStream:
         try:
             result = self._pgconn.get_result()
         except OperationalError as error:
-            return self._gone(error)
+            return self.gone(error)
         if result is None or not result.error_message:
-            return self._gone(OperationalError("the server ended the stream"))
+            return self.gone(OperationalError("the server ended the stream"))
         return sqlstate.from_result(result, stage="stream", encoding=self._encoding, slot=self._slot)
 
-    def _gone(self, error: Exception) -> PostgresUnavailable:
+    def gone(self, error: Exception) -> PostgresUnavailable:
+        """The error for one of libpq's, after which the connection is of no use."""
         text = str(error).strip().splitlines()
         return PostgresUnavailable(
             f"the replication connection was lost: {text[0] if text else 'closed by the server'}",
@@ -229,7 +233,7 @@ class ReplicationStream:
                 return  # the send buffer is full: the next status update says it all again
             pending = self._pgconn.flush()
         except OperationalError as error:
-            raise self._gone(error) from error
+            raise self.gone(error) from error
         now = time.monotonic()
         self._last_status = now
         self._reply_due = False

@@ -27,9 +27,8 @@ from psycopg import sql
 from cdc_outbox import log
 from cdc_outbox.postgres import markable
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.unsent import unsent
+from cdc_outbox.postgres.unsent import among, unsent
 from cdc_outbox.table import compiler
-from cdc_outbox.table.selection import accept
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.markable import KeyColumn
     from cdc_outbox.settings import OutboxSettings
     from cdc_outbox.table.recognise import Shape
-    from cdc_outbox.table.values import Field
 
 _log = log.get(__name__)
 
@@ -148,7 +146,7 @@ async def rows(conn: Connection, settings: OutboxSettings, table: TableName, sha
     told += [[(column.name, column.type) for column in key]]
     return Rows(
         table,
-        tuple(_one_of(each, accept(each, values)) for each, values in chosen),
+        tuple(among(chosen)),
         unsent(sent) if sent is not None else None,
         key,
         hashlib.sha256(repr(told).encode()).hexdigest()[:16],
@@ -255,12 +253,3 @@ async def _writers(conn: Connection, relations: Sequence[int]) -> set[tuple[int,
 def oids(relations: Iterable[int]) -> sql.Literal:
     """An array of OIDs, without its type."""
     return sql.Literal("{" + ",".join(map(str, sorted(relations))) + "}")
-
-
-def _one_of(field: Field, values: Collection[bytes]) -> sql.Composed:
-    """The column has one of these values, as PostgreSQL prints them."""
-    column = sql.Identifier(field.name)
-    accepted = sorted(value.decode() for value in values)
-    return sql.SQL("{0} is not null and pg_catalog.format('%s', {0}) = any({1})").format(
-        column, sql.Literal(accepted)
-    )

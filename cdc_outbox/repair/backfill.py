@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cdc_outbox import faults, log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
     MissingRight,
@@ -360,7 +361,7 @@ class _Backfill:
                     looking.result()
                 await moving
             finally:
-                await _cancelled(moving)
+                await ended(moving)
 
     async def move(
         self, passage: Passage, reader: Connection, chosen: Sequence[Waiting], parts: Sequence[Parts] | None

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
     PoisonEvent,
@@ -258,7 +259,7 @@ class Replay:
                     looking.result()
                 await moving
             finally:
-                await _cancelled(moving)
+                await ended(moving)
                 self.published = passage.published
 
     async def _portions(self, held: Holding | None) -> AsyncGenerator[tuple[Plan, Portion]]:
@@ -372,14 +373,6 @@ class Replay:
             next="it may have been removed, or never committed: cdc-outbox find "
             f"{condition.missing[0]} says what is known",
         )
-
-
-async def _cancelled(task: asyncio.Task[Any]) -> None:
-    """End it, and see it end."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()
 
 
 async def _undelivered(held: Holding, table: TableName) -> set[str] | None:

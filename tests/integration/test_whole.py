@@ -49,7 +49,11 @@ def test_a_table_that_joins_with_rows_of_its_old_relay_keeps_them(passage: Passa
 
 
 @pytest.mark.parametrize("how", ["--failed skip", "--no-backfill", "--where id > 5"])
-@pytest.mark.parametrize("table", [TABLE, PARTITIONED], ids=["by a key of one column", "by one of three"])
+@pytest.mark.parametrize(
+    "table",
+    [TABLE, PARTITIONED, TABLE[:-1] + ", bus char(8) default 'kafka')"],
+    ids=["by a key of one column", "by one of three", "beside a bus with blanks"],
+)
 def test_what_was_left_out_at_the_cut_over_is_never_taken_for_sent(
     passage: Passage, how: str, table: str
 ) -> None:

@@ -49,6 +49,8 @@ class ScriptedStream:
         self.heard_up_to: list[int] = []
         self.confirmed = LSN(0)
         self.statuses: list[tuple[int, bool]] = []
+        self.broken: type[Exception] = BufferError
+        self.torn: Exception | None = None
         self.silence = 0.0
         self.storm = False
         self.reply_due = False
@@ -66,6 +68,8 @@ class ScriptedStream:
         self._news.set()
 
     def frame(self, _how: int) -> tuple[int, memoryview]:
+        if self.torn is not None and not self.here and not self.coming:
+            raise self.torn
         if self.here:
             data = self.here.popleft()
             return len(data), memoryview(data)
@@ -80,6 +84,9 @@ class ScriptedStream:
     def ended(self) -> CdcOutboxError:
         self.over = True
         return self.end or PostgresUnavailable("ended", next="nothing")
+
+    def gone(self, error: Exception) -> PostgresUnavailable:
+        return PostgresUnavailable(f"lost: {error}", next="nothing")
 
     async def readable(self) -> None:
         while not self.here and not self.coming and self.end is None:

@@ -313,6 +313,15 @@ def test_keepalives_move_the_position_only_between_transactions() -> None:
     assert taken.stream.heard_up_to == [0x50, 0x900, 0x900]
 
 
+def test_bytes_that_the_client_can_make_nothing_of_end_the_session_and_nothing_more() -> None:
+    taken = Taken()
+    taken.stream.torn = taken.stream.broken("lost synchronization with server")
+    taken.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+    with pytest.raises(PostgresUnavailable, match="lost synchronization"):
+        taken.drain()
+    assert [message[2] for message in taken.messages()] == [b"a"]
+
+
 def test_a_storm_of_questions_is_the_sign_of_a_shutdown() -> None:
     taken = Taken()
     taken.drain(keepalive(0x50, reply=True))

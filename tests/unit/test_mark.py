@@ -204,6 +204,26 @@ def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
     assert (queue.take(), queue.waiting, queue.search_wanted) == (None, 0, True)
 
 
+def test_what_waits_is_marked_as_its_table_is_now() -> None:
+    """A statement for the table as it was fails for ever, and is tried first."""
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    failed = queue.take()
+    assert failed is not None
+    queue.put_back(failed)
+    now = marking()
+    queue.begin([now])
+    again = queue.take()
+    assert again is not None
+    assert again.marking is now
+    queue.put_back(again)
+    queue.begin([marking(number="bigint")])
+    assert (queue.take(), queue.waiting, queue.search_wanted) == (None, 0, True)
+
+
 def test_a_row_that_is_not_seen_is_looked_for_again_when_its_transaction_must_have_ended() -> None:
     queue = marks()
     queue.searched(None)

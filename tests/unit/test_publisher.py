@@ -39,6 +39,24 @@ def test_any_failed_delivery_ends_the_publisher(error: Exception, kind: type[Cdc
     play(scene)
 
 
+@pytest.mark.parametrize("dropped", ["no place", "cancelled"])
+def test_a_batch_that_the_client_drops_is_not_confirmed(dropped: str) -> None:
+    """So it answers without a broker where a batch looks empty to it."""
+
+    async def scene(stage: Stage) -> None:
+        stage.row()
+        await stage.flush()
+        if dropped == "cancelled":
+            stage.sent[0].reply.cancel()
+        else:
+            stage.sent[0].reply.set_result(None)
+        await stage.turn()
+        assert isinstance(stage.failure(), KafkaUnavailable)
+        assert stage.ledger.confirmable == 0
+
+    play(scene)
+
+
 @pytest.mark.parametrize("error", [kafka.ProducerClosed(), AssertionError("Unrecognized partition")])
 def test_a_client_that_takes_no_batch_ends_the_publisher(error: Exception) -> None:
     async def scene(stage: Stage) -> None:

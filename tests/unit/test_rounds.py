@@ -35,15 +35,15 @@ class Bus:
     """A publisher over a producer that keeps what it is given until it is told to confirm."""
 
     def __init__(self) -> None:
-        self.out: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.out: list[tuple[int, int, asyncio.Future[object]]] = []
         cluster = SimpleNamespace(partitions_for_topic=lambda _: {0, 1})
         producer = SimpleNamespace(send_batch=self._send, client=SimpleNamespace(cluster=cluster))
         with mock.patch.object(client, "producer", return_value=producer):
             self.publisher = KafkaPublisher(KAFKA, Ledger(), Deliveries())
         self._rows = 0
 
-    async def _send(self, records: Any, _topic: str, *, partition: int) -> asyncio.Future[None]:
-        reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _send(self, records: Any, _topic: str, *, partition: int) -> asyncio.Future[object]:
+        reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.out.append((partition, records.record_count(), reply))
         return reply
 
@@ -63,7 +63,7 @@ class Bus:
 
     async def confirm(self) -> None:
         for _, _, reply in self.out:
-            reply.set_result(None)
+            reply.set_result("where it is")
         self.out.clear()
         await self.sent()
 
