@@ -236,6 +236,7 @@ class Settlement:
                 self._tell_first(*first, position)
         self._proven.offer(report.snapshot, report.publication.insert_lsn, final=is_marked)
         if self._marks is not None:
+            self._marks.confirmed(self._settled)
             self._marks.proven(position, report.snapshot, report.publication.insert_lsn)
 
     async def _look(self) -> GuardReport:
