@@ -26,6 +26,7 @@ from cdc_outbox.errors import (
     Held,
     KafkaUnavailable,
     PoisonEvent,
+    PostgresUnavailable,
     PublicationReplaced,
     PublicationUnseen,
     PublicationWrong,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from cdc_outbox.mark import Marks
     from cdc_outbox.marker import Marker
     from cdc_outbox.postgres.backend import Backend
+    from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.settings import Settings
 
 _log = log.get(__name__)
@@ -154,12 +156,12 @@ class Relay:
 
     @property
     def _owes(self) -> bool:
-        """Whether Kafka has confirmed to us what PostgreSQL would send again, and it can be confirmed there.
+        """Whether PostgreSQL would send again what Kafka has confirmed to us, though it may be confirmed there.
 
         Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
         """
-        behind = self._deliveries.until >= self._memory.proven
-        return behind and self._deliveries.until > 0 and self.status.state not in (State.STANDBY, State.HELD)
+        taken, may = self._memory.taken, self.status.state not in (State.STANDBY, State.HELD)
+        return may and self.status.confirmable > taken and self._deliveries.until >= taken
 
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
@@ -167,10 +169,10 @@ class Relay:
         Raises DrainExceeded where that can't be done.
         """
         self._fail_fast = True
-        until, limit = LSN(self._deliveries.until), self._settings.limits.drain
+        until, limit = self.status.confirmable, self._settings.limits.drain
         left = max(LAST_MOMENT, limit - (time.monotonic() - self._stop_asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
-        self._target = LSN(self._deliveries.until + 1)
+        self._target = until
         backoff, began = Backoff(self._settings.retry), time.monotonic()
         why: CdcOutboxError | None = None
         try:
@@ -217,7 +219,7 @@ class Relay:
             self._meet(admission)
             stream = await admission.stream()
             self._walsender, self._ending_since = stream.backend, None
-            ending.push_async_callback(stream.close)
+            ending.push_async_callback(self._end_of_stream, stream)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             ours, tally = await admission.ours(), self.status.tally
@@ -247,6 +249,11 @@ class Relay:
                 raise admission.remedied(unseen) from unseen
             finally:
                 self._suspect = flow.suspect
+        if self._owes:
+            raise PostgresUnavailable(
+                "the server ended the stream before it took the last confirmation",
+                next="nothing to do: what it hasn't taken is confirmed once more",
+            )
 
     async def _require_mapping(self, admission: Admission) -> None:
         """Once, before the first row: what can be known of the tables from the catalogue is not left to the stream."""
@@ -305,6 +312,11 @@ class Relay:
         hurries = session is not None and session.cancelling()
         stops = (self._stop.is_set() or self._caught_up.is_set()) and not hurries
         await marker.close(within=MARKS_LAST if stops else 0.0)
+
+    async def _end_of_stream(self, stream: ReplicationStream) -> None:
+        await stream.close()
+        if stream.taken:
+            self._memory.taken = max(self._memory.taken, stream.confirmed)
 
     def _standing_by(self, holder: Backend) -> None:
         if self._stop.is_set():

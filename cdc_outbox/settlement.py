@@ -203,6 +203,7 @@ class Settlement:
         marked = self._marks.marked if self._marks is not None else 0
         report = await self._look()
         await self._heed(report)
+        self._admission.seen(report.confirmed)
         if faults.confirmation_held():
             return
         snapshot, rows = self._proven.advance(position), self._intake.latest >= self._settled

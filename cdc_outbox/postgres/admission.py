@@ -68,6 +68,8 @@ class Memory:
     noticed: set[str] = field(default_factory=set)
     proven: LSN = ZERO
     """The last position that was written into the witness, or confirmed where there is none."""
+    taken: LSN = ZERO
+    """The position that the slot was last seen at, or is known to have taken."""
     accepted: bool = False
     """Whether a person told this process to go on past what it would refuse."""
     left_behind: set[TableName] = field(default_factory=set)
@@ -147,6 +149,7 @@ class Admission:
             except SlotMissing as missing:
                 raise await self._for_this_role(missing, slip=pending is None) from None
         self.position = found.confirmed_flush_lsn if found is not None else None
+        self.seen(self.position)
         self._holder = (found.active_pid or 0) if found is not None and found.active else None
         judged = witness.judge(name, self.witness, found, self.server)
         if judged.note is not None:
@@ -437,6 +440,10 @@ class Admission:
         if fresh and not self._memory.accepted:
             return PublicationUnseen(str(unseen), next=begin_with_the_table(self._settings.slot))
         return unseen
+
+    def seen(self, position: LSN | None) -> None:
+        """The slot stands there, as a look at it has shown."""
+        self._memory.taken = position or ZERO
 
     async def advance(self, position: LSN, snapshot: str | None) -> None:
         """Write into the witness row, if there is the table, that everything up to `position` is delivered."""

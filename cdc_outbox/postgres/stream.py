@@ -47,6 +47,9 @@ _WIDE: Final = "select pg_catalog.repeat(' ', 200000)"
 _STORM: Final = 50
 """Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down."""
 
+_STUCK: Final = 0.005
+"""Seconds in which a walsender that floods us fills its socket, and so has to look at what we say."""
+
 
 def start_command(slot: str, publication: str) -> bytes:
     """START_REPLICATION for pgoutput. The publication is an identifier inside a string: `"` doubles, then `'`."""
@@ -86,6 +89,8 @@ class ReplicationStream:
         """The socket that is watched for room, by its number: libpq forgets it when the connection breaks."""
         self.over = False
         """Whether the server has ended the copy, so that nothing can be confirmed any more."""
+        self.taken = False
+        """Whether the server has read all that we sent: it answered our CopyDone, and did not just end."""
         self.status_updates = 0
         self.keepalives = 0
         self.frame: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
@@ -269,6 +274,7 @@ class ReplicationStream:
             await self._connection.close()
 
     async def _say_goodbye(self) -> None:
+        """Within a transaction a walsender hears us only while it can't send: so it is read with pauses."""
         pgconn = self._pgconn
         while pgconn.put_copy_end() == 0:
             await self._wait(write=True)
@@ -277,7 +283,13 @@ class ReplicationStream:
         while True:
             length, _ = self.frame(1)
             if length < 0:
-                return
+                break
             if length == 0:
+                await asyncio.sleep(_STUCK)
                 await self.readable()
                 self.receive()
+        while pgconn.is_busy():
+            await self.readable()
+            self.receive()
+        result = pgconn.get_result()
+        self.taken = result is not None and result.status == ExecStatus.COMMAND_OK

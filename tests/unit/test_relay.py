@@ -68,7 +68,12 @@ class Stage:
 
         async def stream() -> SimpleNamespace:
             return SimpleNamespace(
-                close=self._ends("stream"), confirmed=LSN(0), keepalives=2, status_updates=5, backend=OURS
+                close=self._ends("stream"),
+                confirmed=LSN(0),
+                taken=True,
+                keepalives=2,
+                status_updates=5,
+                backend=OURS,
             )
 
         return SimpleNamespace(

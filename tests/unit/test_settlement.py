@@ -57,7 +57,12 @@ def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
     proven: list[str | None] = []
     advance.side_effect = lambda position, snapshot: proven.append(snapshot)
     admission: Any = SimpleNamespace(
-        guarded=lambda _: None, witness=None, position=LSN(end), advance=advance, note=mock.AsyncMock()
+        guarded=lambda _: None,
+        witness=None,
+        position=LSN(end),
+        advance=advance,
+        note=mock.AsyncMock(),
+        seen=mock.Mock(),
     )
     marks: Any = SimpleNamespace(done=True, marked=0, confirmed=mock.Mock(), proven=mock.Mock())
     ledger: Any = SimpleNamespace(confirmable=LSN(end))
@@ -67,7 +72,8 @@ def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
 
     async def look() -> Any:
         snapshot = f"{next_transaction}:{next_transaction}:"
-        return SimpleNamespace(snapshot=snapshot, publication=SimpleNamespace(insert_lsn=LSN(end)))
+        publication = SimpleNamespace(insert_lsn=LSN(end))
+        return SimpleNamespace(snapshot=snapshot, publication=publication, confirmed=LSN(0))
 
     async def rounds() -> None:
         nonlocal end
@@ -107,7 +113,12 @@ class Idle:
         lost = SimpleNamespace(lost=asyncio.get_running_loop().create_future(), asked=0)
         row = Witness("outbox_slot", "1", 1, LSN(begins), snapshot="90:90:")
         self.admission: Any = SimpleNamespace(
-            control=lost, guarded=lambda _: None, witness=row, position=LSN(begins), advance=self._advance
+            control=lost,
+            guarded=lambda _: None,
+            witness=row,
+            position=LSN(begins),
+            advance=self._advance,
+            seen=mock.Mock(),
         )
 
     async def _advance(self, position: LSN, snapshot: str | None) -> None:
@@ -118,7 +129,9 @@ class Idle:
         self.looks += 1
         at = 100 + self.looks
         report = SimpleNamespace(
-            snapshot=f"{at}:{at}:", publication=SimpleNamespace(insert_lsn=LSN(self.end))
+            snapshot=f"{at}:{at}:",
+            publication=SimpleNamespace(insert_lsn=LSN(self.end)),
+            confirmed=LSN(0),
         )
         if self.looks > self.late:
             self.ledger.confirmable = LSN(self.end)

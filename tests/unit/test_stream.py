@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from psycopg import OperationalError
+from psycopg.pq import ExecStatus
 
 from cdc_outbox.errors import PostgresUnavailable
 from cdc_outbox.lsn import LSN
@@ -36,6 +37,7 @@ class FakePgconn:
         self.unflushed = 0
         self.dead = False
         self.ends = 0
+        self.result: ExecStatus | None = None
 
     def _check(self) -> None:
         if self.dead:
@@ -71,8 +73,12 @@ class FakePgconn:
     def consume_input(self) -> None:
         self._check()
 
-    def get_result(self) -> None:
+    def is_busy(self) -> bool:
+        return False
+
+    def get_result(self) -> Any:
         self._check()
+        return None if self.result is None else SimpleNamespace(status=self.result, error_message=b"")
 
 
 class Over:
@@ -255,8 +261,12 @@ def test_an_end_without_a_reason_is_an_outage() -> None:
     run(test)
 
 
-def test_goodbye_is_said_once_and_reads_to_the_end() -> None:
+@pytest.mark.parametrize("end", [ExecStatus.COMMAND_OK, ExecStatus.FATAL_ERROR])
+def test_goodbye_is_said_once_and_reads_to_the_end(end: ExecStatus) -> None:
+    """What was sent before is taken where the server answers, and not where it just ends."""
+
     async def test(over: Over) -> None:
+        over.pgconn.result = end
         over.pgconn.unflushed = 3
         over.pgconn.frames.extend([(4, b"more"), (4, b"more"), (-1, b"")])
         await over.stream.close()
@@ -264,6 +274,7 @@ def test_goodbye_is_said_once_and_reads_to_the_end() -> None:
         assert over.pgconn.unflushed == 0
         assert not over.pgconn.frames
         assert over.closed
+        assert over.stream.taken is (end is ExecStatus.COMMAND_OK)
 
     run(test)
 
