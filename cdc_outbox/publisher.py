@@ -1,4 +1,4 @@
-"""The small interface that a bus has to fill, and a publisher in memory that shows it.
+"""The small interface that a bus has to fill.
 
 The relay hands over one row at a time with `publish`, which never waits; `flush` lets go what may leave. What a row
 holds back is a `Mark` of the ledger: the publisher opens one a batch and settles it once the bus has confirmed.
@@ -8,7 +8,6 @@ Whatever fails resolves `failed`; the relay then throws the publisher away with 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +16,6 @@ from cdc_outbox.event import event_id
 from cdc_outbox.lsn import place
 
 if TYPE_CHECKING:
-    from cdc_outbox.acknowledge import Ledger, Mark
     from cdc_outbox.event import Encoded
 
 
@@ -171,86 +169,3 @@ class Deliveries:
         """The stream may differ from now on."""
         self.places.clear()
         self.counts.clear()
-
-
-class MemoryPublisher:
-    """A bus in memory: what it takes it keeps in `messages`, in the order in which it was confirmed.
-
-    `flush` confirms all that was published; with `patient` only `confirm` does. `topics` are those that there are,
-    None for any.
-    """
-
-    def __init__(self, ledger: Ledger, *, topics: set[str] | None = None, patient: bool = False) -> None:
-        self._ledger = ledger
-        self._patient = patient
-        self._waiting: deque[tuple[Mark, Encoded]] = deque()
-        self._progress = asyncio.Event()
-        self.topics = topics
-        self.messages: list[Encoded] = []
-        self.failed: asyncio.Future[CdcOutboxError] = asyncio.get_running_loop().create_future()
-        self.away: CdcOutboxError | None = None
-        self.inflight_bytes = 0
-        self.inflight_events = 0
-        self.published: dict[str, int] = {}
-        self.committed_us = 0
-
-    @property
-    def silent_for(self) -> float:
-        """It never is."""
-        return 0.0
-
-    async def prepare(self, topic: str) -> None:
-        """Raises TopicMissing for a topic that isn't one of `topics`."""
-        if self.topics is not None and topic not in self.topics:
-            raise TopicMissing(f"there is no topic {topic}", next="add it to topics")
-
-    def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
-        """Take one row. Raises TopicUnknown for a topic that isn't one of `topics`."""
-        if self.topics is not None and encoded[0] not in self.topics:
-            raise TopicUnknown(encoded[0])
-        self._waiting.append((self._ledger.open(self.committed_us), encoded))
-        self.inflight_events += 1
-        self.inflight_bytes += len(encoded[3] or b"")
-
-    def flush(self, *, late: float = 0.0) -> None:
-        """Confirm everything, unless patient."""
-        if not self._patient:
-            self.confirm(len(self._waiting))
-
-    def confirm(self, count: int = 1) -> None:
-        """Confirm the next `count` rows, or what there is."""
-        for _ in range(min(count, len(self._waiting))):
-            mark, encoded = self._waiting.popleft()
-            self.messages.append(encoded)
-            self.published[encoded[0]] = self.published.get(encoded[0], 0) + 1
-            self.inflight_events -= 1
-            self.inflight_bytes -= len(encoded[3] or b"")
-            self._ledger.settle(mark)
-        self._progress.set()
-
-    async def room(self) -> None:
-        """Wait until something was confirmed, or everything failed."""
-        self._progress.clear()
-        await self._progress.wait()
-
-    async def settled(self) -> None:
-        """Wait until everything is confirmed. Raises the error that makes it impossible."""
-        while self._waiting:
-            if self.failed.done():
-                raise self.failed.result()
-            await self.room()
-
-    def fail(self, error: CdcOutboxError) -> None:
-        """As if a delivery had failed for good."""
-        if not self.failed.done():
-            self.failed.set_result(error)
-        self._progress.set()
-
-    def halt(self, error: CdcOutboxError) -> None:
-        """Fail, and forget what waits."""
-        self._waiting.clear()
-        self.fail(error)
-
-    async def stop(self, *, within: float) -> None:
-        """End; what waits is forgotten."""
-        self._waiting.clear()

@@ -92,7 +92,8 @@ class Relay:
         self._deliveries = Deliveries()
         self._memory = Memory()
         self._admitted = False
-        self._stuck: str | None = None
+        self._unseen: str | None = None
+        self._undecoded: str | None = None
         self._stop = asyncio.Event()
         self._stop_asked = 0.0
         self._caught_up = asyncio.Event()
@@ -399,15 +400,15 @@ class Relay:
         """
         if isinstance(error, PublicationUnseen):
             # Decoding stops there for ever, even when the publication is there again.
-            if str(error) == self._stuck:
+            if str(error) == self._unseen:
                 return False
-            self._stuck = str(error)
+            self._unseen = str(error)
         changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted) or (
             isinstance(error, BusRefused) and self._stream_of is not None
         )
         if isinstance(error, DecodingFailed):
             # Its text names the LSN: at the same one again it is no outage.
-            changed, self._stuck = str(error) == self._stuck, str(error)
+            changed, self._undecoded = str(error) == self._undecoded, str(error)
         # A delivery that fails again and again would tell the log each time that we stream.
         undelivered = isinstance(error, KafkaUnavailable) and self._flowed
         if changed or undelivered or isinstance(error, Held):

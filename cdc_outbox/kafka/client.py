@@ -71,19 +71,28 @@ async def start(client: AIOKafkaProducer | AIOKafkaConsumer, settings: KafkaSett
 async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
     connection = options.single_connection(settings)
-    reasons: list[str] = []
-    unknown: list[str] = []
-    for host, port, _ in collect_hosts(options.connection(settings)["bootstrap_servers"], randomize=False):
-        server = f"{host}:{port}"
+
+    async def probed(host: str, port: int) -> Exception | None:
         try:
             async with asyncio.timeout(PROBE_LIMIT):
                 (await create_conn(host, port, **connection)).close()
+        except (KafkaError, OSError) as error:  # TimeoutError is one
+            return error
+        return None
+
+    listed = collect_hosts(options.connection(settings)["bootstrap_servers"], randomize=False)
+    found = await asyncio.gather(*(probed(host, port) for host, port, _ in listed))
+    reasons: list[str] = []
+    unknown: list[str] = []
+    for (host, port, _), error in zip(listed, found, strict=True):
+        server = f"{host}:{port}"
+        if error is None:
             reasons.append(f"{server} answers now")
-        except TimeoutError:
+        elif isinstance(error, TimeoutError):
             reasons.append(f"{server} doesn't answer")
-        except (KafkaError, OSError) as error:
-            if refusal.is_refusal(error):
-                return refusal.refused(server, error, settings)
+        elif refusal.is_refusal(error):
+            return refusal.refused(server, error, settings)
+        else:
             reasons.append(f"{server}: {refusal.in_short(error)}")
             if isinstance(error, socket.gaierror):
                 unknown.append(host)
@@ -154,5 +163,3 @@ async def _bounded(action: Callable[[], Awaitable[object]], seconds: float) -> N
             await action()
     except (TimeoutError, KafkaError, OSError):
         pass  # brokers are away: their side of the connections ends by itself
-    except AttributeError:
-        pass  # aiokafka's close() trips over parts of a client that never started

@@ -1,10 +1,10 @@
 """What a pending slot stands for: the work between a slot's position and its name.
 
 Without a witness row nothing was decided yet: rows from before the slot may wait in the table, and what the publication
-was when the slot was made is noted (`noted.py`). A witness row at the
-pending slot's start says that they were counted and there were none, that they were given up, or that they were
-published (`backfill`). It is written last before the slot gets its name, so that whoever finds both goes on there.
-`init` and `backfill` share this; the caller holds the slot's advisory lock.
+was when the slot was made is noted (`noted.py`). A witness row at the pending slot's start says that they were counted
+and there were none, that they were given up, or that they were published (`backfill`). It is written last before the
+slot gets its name, so that whoever finds both goes on there. `init` and `backfill` share this; the caller holds the
+slot's advisory lock.
 
 The table speaks for what the slot passes over only once it can be seen. A commit is in the write-ahead log, and so
 before the slot, some time before other sessions see it: a moment, or where it waits for a synchronous standby as long

@@ -119,7 +119,6 @@ class ReplicationStream:
         self._slot = slot
         pgconn = self._pgconn
         await execute(self._connection, _WIDE, stage="start")
-        pgconn.nonblocking = 1
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 pgconn.send_query(start_command(slot, publication))

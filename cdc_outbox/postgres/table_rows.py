@@ -30,7 +30,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import reading_right, refusal, sqlstate
-from cdc_outbox.postgres.connection import PUBLIC, Connection, connect_control, execute, sever
+from cdc_outbox.postgres.connection import PUBLIC, Connection, connect_control, execute, place, sever
 from cdc_outbox.postgres.readiness import ready
 
 if TYPE_CHECKING:
@@ -202,7 +202,12 @@ async def rows(
     lines: list[bytes] = []
     size = 0
     while True:
-        length, view = frame(1)
+        try:
+            length, view = frame(1)
+        except OperationalError as error:
+            raise PostgresUnavailable(
+                f"PostgreSQL at {place(conn)} sent what can't be read: {error}", next=refusal.NETWORK
+            ) from error
         if length > 0:
             lines.append(bytes(view))
             size += length

@@ -24,11 +24,12 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.flow import Flow
 from cdc_outbox.intake import Intake
-from cdc_outbox.publisher import MemoryPublisher, StartOver, Unpublishable
+from cdc_outbox.publisher import StartOver, Unpublishable
 from cdc_outbox.settings import Settings, load
 from cdc_outbox.state import State, Status
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.mapped import TEXT
+from tests.unit.memory_publisher import MemoryPublisher
 from tests.unit.scripted import OID, ScriptedStream, begin, commit, insert
 from tests.unit.test_intake import relation, row
 

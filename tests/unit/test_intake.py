@@ -31,9 +31,10 @@ from cdc_outbox.postgres.pgoutput import (
     Type,
     Update,
 )
-from cdc_outbox.publisher import MemoryPublisher, TopicUnknown
+from cdc_outbox.publisher import TopicUnknown
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.mapped import DEFAULT, TEXT, settings
+from tests.unit.memory_publisher import MemoryPublisher
 from tests.unit.scripted import COMMIT_US, OID, ScriptedStream, begin, commit, frame, insert, keepalive
 
 ALL = 1 << 62

@@ -330,7 +330,7 @@ def test_a_stop_is_bounded_whatever_the_client_does() -> None:
             self.client = type("C", (), {"close": staticmethod(close)})
 
     async def broken() -> None:
-        raise AttributeError("_conns")
+        raise KafkaConnectionError("no node")
 
     async def end() -> None:
         for close in (forever, broken):

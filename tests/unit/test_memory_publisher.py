@@ -10,10 +10,10 @@ from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.event import Encoded
 from cdc_outbox.publisher import (
-    MemoryPublisher,
     TopicMissing,
     TopicUnknown,
 )
+from tests.unit.memory_publisher import MemoryPublisher
 from tests.unit.staged import T
 
 

@@ -13,12 +13,13 @@ from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable, PoisonEvent, SetupError
 from cdc_outbox.event import Encoded
 from cdc_outbox.postgres.table_rows import Chunk, reader
-from cdc_outbox.publisher import Deliveries, MemoryPublisher, StartOver, Unpublishable
+from cdc_outbox.publisher import Deliveries, StartOver, Unpublishable
 from cdc_outbox.repair import passage as module
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.settings import Settings, load
 from cdc_outbox.table.mapping import Mapping, Plan
 from tests.unit.mapped import TEXT, relation, settings
+from tests.unit.memory_publisher import MemoryPublisher
 
 COLUMNS = {"id": TEXT, "topic": TEXT, "aggregate_id": TEXT, "payload": TEXT, "bus": TEXT}
 
