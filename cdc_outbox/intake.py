@@ -46,7 +46,7 @@ BEHIND_US: Final = 50_000
 """Microseconds between a commit and its sending that tell a backlog from a live stream."""
 
 MOST_NOTICED: Final = 1000
-"""Values of a bus and names of headers that are worth a line in the log each."""
+"""Values of a bus and names of headers and columns that are worth a line in the log each."""
 
 _OID: Final = slice(XLOG_HEADER + 1, XLOG_HEADER + 5)
 
@@ -227,13 +227,19 @@ class Intake:
         )
 
     def notice(self) -> None:
-        """Count and log what came since the last call: each value of a bus, each name of a header once."""
+        """Count and log what came since the last call: each value of a bus, each name of a header or column once."""
         self.count()
         for table, plan in self.plans.items():
             for value in plan.other_buses:
                 if self._is_news(table, "bus", value):
                     _log.warning("rows for another bus are left out", table=str(table), bus=value)
             plan.other_buses.clear()
+            for column in plan.inserted_sent:
+                if self._is_news(table, "sent", column):
+                    _log.warning(
+                        "rows that were inserted as sent are left out", table=str(table), column=column
+                    )
+            plan.inserted_sent.clear()
             for name in plan.dropped:
                 if self._is_news(table, "header", name):
                     _log.warning("header members are dropped", table=str(table), name=name)

@@ -24,7 +24,7 @@ DEFAULT_LIMIT = 20
 _VERDICTS = {
     "clean": "clean",
     "unclean": "not clean: {faults}",
-    "empty": "nothing was compared: there is no row",
+    "empty": "nothing was compared: {lacking}",
 }
 
 
@@ -182,9 +182,16 @@ def _lines(document: dict[str, Any], limit: int) -> Iterator[str]:
     for note in document["notes"]:
         yield f"note: {note}"
     faults = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in document["faults"].items())
-    yield _VERDICTS[document["status"]].format(faults=faults)
+    yield _VERDICTS[document["status"]].format(faults=faults, lacking=_lacking(rows))
     if document["next"] is not None:
         yield f"next: {document['next']}"
+
+
+def _lacking(rows: dict[str, Any]) -> str:
+    """Why an audit has compared nothing."""
+    if rows["marked_sent"]:
+        return "rows are marked as sent, and no message of any of them was found"
+    return "a rule leaves all rows out" if rows["left_out"] else "there is no row"
 
 
 def _row(name: str, text: str, details: list[tuple[int, str]]) -> str:

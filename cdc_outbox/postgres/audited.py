@@ -76,6 +76,6 @@ def _wanted(plan: Plan) -> frozenset[int]:
     fields += [plan.optional[role] for role in _OPTIONAL if role in plan.optional]
     sent = plan.bookkeeping.sent
     if sent is not None:
-        fields.append(sent.field)
+        fields += sent.fields
     wanted = frozenset(field.at for field in fields)
     return wanted if plan.layout.key is None or isinstance(plan.layout.key, Field) else wanted | plan.read

@@ -37,15 +37,18 @@ SAMPLE: Final = 100
 """Rows whose payloads are looked at for members that could be the key."""
 
 _SHOWN: Final = 12
+_NEVER_NULL: Final = "it is NOT NULL"
 _LARGEST: Final = 65_536
 
 _TABLE: Final[LiteralString] = """
 select c.oid::int8, a.attname::text, a.atttypmod, a.attgenerated::text,
        coalesce((select to_jsonb(p) ->> 'pubgencols' from pg_catalog.pg_publication p where p.pubname = %s), 'n'),
+       a.attnotnull, case when a.attgenerated = '' then pg_catalog.pg_get_expr(d.adbin, d.adrelid) end,
        b.oid::int8, b.namespace, b.name
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  left join pg_catalog.pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
  cross join lateral {base} b
  where n.nspname = %s and c.relname = %s
  order by a.attnum
@@ -56,6 +59,12 @@ select coalesce(pg_catalog.has_table_privilege(c.oid, 'select'), false)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
  where n.nspname = %s and c.relname = %s
 """
+
+
+class NoMark(MappingError):
+    """The column that is taken for a row's mark says of each row that it was sent."""
+
+    table: TableName
 
 
 async def required(conn: Connection, mapping: Mapping, table: TableName, publication: str) -> Plan:
@@ -76,9 +85,11 @@ async def preview(conn: Connection, mapping: Mapping, table: TableName, publicat
     rows = await execute(conn, _TABLE, (publication, table.schema, table.name))
     if not rows:
         return None
-    columns, absent = [], set()
-    for _, name, typmod, generated, published, *under in rows:
+    columns, absent, filled = [], set(), {}
+    for _, name, typmod, generated, published, not_null, default, *under in rows:
         columns.append(Column(str(name), type_of(*under), int(typmod), False))
+        if not_null or (default is not None and not str(default).lower().startswith("null")):
+            filled[str(name)] = _NEVER_NULL if not_null else f"it has the default {default}"
         if generated and not (generated == "s" and published == "s"):
             absent.add(str(name))
     oid = int(rows[0][0])
@@ -90,7 +101,31 @@ async def preview(conn: Connection, mapping: Mapping, table: TableName, publicat
     except NoKey as error:
         raise await _with_members(conn, error, table) from None
     await require_words(conn, table, mapping.settings, plan.bookkeeping)
+    _require_to_wait(plan, filled, mapping)
     return plan
+
+
+def _require_to_wait(plan: Plan, filled: dict[str, str], mapping: Mapping) -> None:
+    """Raise MappingError where a time that is taken for that of the sending is there from the insert on."""
+    sent = plan.bookkeeping.sent
+    if sent is None or sent.by != "time" or sent.field.name not in filled:
+        return
+    name, why = sent.field.name, filled[sent.field.name]
+    named = "sent_at" in mapping.settings.columns
+    if named and why != _NEVER_NULL:
+        return
+    otherwise = (
+        "" if why == _NEVER_NULL else f"; or, if rows are inserted with NULL in it: --column sent_at={name}"
+    )
+    error = NoMark(
+        f"column {quote(name)} of {plan.table} can't be the time that is NULL until a row was sent: {why}, so each row "
+        "would be left out as sent already",
+        next="name the right one: --column sent_at=NAME"
+        if named
+        else f"say what it is: --column created_at={name}, or --column timestamp={name}{otherwise}",
+    )
+    error.table = plan.table
+    raise error
 
 
 def _relation(oid: int, table: TableName, columns: list[Column]) -> Relation:

@@ -127,7 +127,10 @@ class Markable:
         """The columns that marking reads, beside those that decide whether a row is sent at all."""
         names = [column.name for column in (*self.key, *self.identity)]
         names += [each.name for each in self.written]
-        names += [self.sent.field.name, *([self.status.name] if self.status is not None else [])]
+        names += [
+            *(field.name for field in self.sent.fields),
+            *([self.status.name] if self.status is not None else []),
+        ]
         return tuple(dict.fromkeys(names))
 
 

@@ -60,7 +60,7 @@ from cdc_outbox.postgres import (
     witness,
 )
 from cdc_outbox.postgres.blocker import Blocker
-from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.catalogue import NoMark, preview
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.noted import note
@@ -548,6 +548,8 @@ class _Init:
             if is_told(settings):
                 raise
             known = Bookkeeping()  # it is named as unfit; until it is mended each row is in doubt
+        if any(isinstance(error, NoMark) and error.table == table for error in self.unfit):
+            known = Bookkeeping()
         await require_words(self.owner, table, settings, known)
         try:
             count = await count_unsent(self.owner, table, columns, settings, known)

@@ -99,7 +99,21 @@ def unsent(sent: Sent) -> sql.Composable:
     column = sql.Identifier(sent.field.name)
     if sent.by == "time":
         return sql.SQL("{} is null").format(column)
-    return sql.SQL("not {}").format(says(sent.field, sent.words))
+    if sent.beside is None:
+        return sql.SQL("not {}").format(says(sent.field, sent.words))
+    return sql.SQL("(not {} or {})").format(says(sent.field, sent.words), _disputed(sent, sent.beside))
+
+
+def disputed(book: Bookkeeping) -> sql.Composable | None:
+    """The row's status has a word for sent and the time beside it is NULL; None where no time could object."""
+    sent = book.sent
+    return None if sent is None or sent.beside is None else _disputed(sent, sent.beside)
+
+
+def _disputed(sent: Sent, beside: Field) -> sql.Composable:
+    return sql.SQL("({} and {} is null)").format(
+        says(sent.field, sent.words - sent.alone), sql.Identifier(beside.name)
+    )
 
 
 def is_unknown(book: Bookkeeping) -> sql.Composable | None:

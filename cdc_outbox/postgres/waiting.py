@@ -21,7 +21,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows
 from cdc_outbox.postgres.by_value import counted, telling
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.unsent import among, given_up, has_failed, is_unknown, unsent
+from cdc_outbox.postgres.unsent import among, disputed, given_up, has_failed, is_unknown, unsent
 from cdc_outbox.table.doubt import doubtful, remedy
 from cdc_outbox.table.values import INTEGERS, TIMES
 
@@ -218,6 +218,7 @@ async def _read_only(conn: Connection) -> AsyncIterator[None]:
 async def _require_known(conn: Connection, plan: Plan, ours: list[sql.Composable]) -> None:
     """Raise SetupError where it is not for us to say which rows were sent."""
     table, book = plan.table, plan.bookkeeping
+    await _require_agreement(conn, plan, ours)
     unknown = is_unknown(book)
     if unknown is not None and book.status is not None:
         column = quote(book.status.name)
@@ -239,6 +240,21 @@ async def _require_known(conn: Connection, plan: Plan, ours: list[sql.Composable
             error,
             next=f"name its words, under [outbox.status] or with {named}; or say which rows are to be sent: "
             "cdc-outbox backfill --where SQL; or send all rows: cdc-outbox backfill --all",
+        )
+
+
+async def _require_agreement(conn: Connection, plan: Plan, ours: list[sql.Composable]) -> None:
+    """Raise SetupError where the status of a row says that it was sent, and the time beside it that it wasn't."""
+    sent, either = plan.bookkeeping.sent, disputed(plan.bookkeeping)
+    if sent is None or sent.beside is None or either is None:
+        return
+    counts = await counted(conn, plan.table, sent.field, [*ours, either])
+    if counts:
+        status, time = quote(sent.field.name), quote(sent.beside.name)
+        raise SetupError(
+            f"column {status} of {plan.table} looks as if it said that rows were sent whose {time} is NULL: {counts}",
+            next=f"say which of them tells it: --column sent_at={sent.beside.name}, if rows wait while that is NULL; "
+            f"or --status column={sent.field.name}; or say which rows are to be sent: cdc-outbox backfill --where SQL",
         )
 
 

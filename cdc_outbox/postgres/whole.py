@@ -142,7 +142,7 @@ async def rows(conn: Connection, settings: OutboxSettings, table: TableName, sha
     sent = compiler.bookkeeping(settings, table, shape).sent
     key = await markable.identity(conn, table)
     told: list[object] = [sorted((each.name, sorted(values)) for each, values in chosen)]
-    told += [(sent.field.name, sent.by, sorted(sent.words)) if sent is not None else None]
+    told += [([each.name for each in sent.fields], sent.by, sorted(sent.words)) if sent is not None else None]
     told += [[(column.name, column.type) for column in key]]
     return Rows(
         table,

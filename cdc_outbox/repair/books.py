@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
+from cdc_outbox.table import selection
 from cdc_outbox.table.pointer import compile as pointed
 from cdc_outbox.table.unfit import Unfit
 
@@ -129,10 +130,8 @@ def _sent_by(plan: Plan) -> Callable[[Values], bool]:
     mark = plan.bookkeeping.sent
     if mark is None:
         return lambda _values: False
-    at, words = mark.field.at, frozenset(word.encode() for word in mark.words)
-    if mark.by == "time":
-        return lambda values: values[at] is not None
-    return lambda values: (word := values[at]) is not None and word.lower() in words
+    rule = selection.sent(mark, {})
+    return lambda values: rule(values, 0) is not None
 
 
 class Books:

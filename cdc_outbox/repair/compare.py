@@ -202,6 +202,7 @@ class _Trial:
                             status=book.status(texts),
                             at_us=rows[-1].at_us,
                             sent_us=book.sent_us(texts),
+                            texts=texts,
                         )
                     elif moment.ended(comparison.transaction((table, id_))):
                         comparison.heed((table, id_), sent=True, status="", at_us=moment.at_us, sent_us=None)

@@ -75,6 +75,8 @@ class _Watched:
     commit_us: int
     trouble: tuple[Kind, str, str, str] | None
     status: str = ""
+    inserted: tuple[str | None, ...] | None = None
+    """What its book's columns held at its insert, if they said that it was sent: the old relay leaves them so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class Book:
     def of(cls, plan: Plan) -> Book:
         keeping = plan.bookkeeping
         status = keeping.failed or keeping.taken
-        named = [each.field for each in (keeping.sent, status) if each is not None]
+        named = [*(keeping.sent.fields if keeping.sent is not None else ())]
+        named += [status.field] if status is not None else []
         times = [
             mark.field
             for mark in keeping.marks
@@ -108,10 +111,8 @@ class Book:
         mark = self.keeping.sent
         if mark is None:
             return False
-        text = texts[self.columns.index(mark.field.name)]
-        if mark.by == "time":
-            return text is not None
-        return text is not None and text.lower() in mark.words
+        of = [texts[self.columns.index(field.name)] for field in mark.fields]
+        return mark.says(of[0], of[-1])
 
     def status(self, texts: Sequence[str | None]) -> str:
         """The word that a row which wasn't sent has in its status; empty where the table has none, or NULL."""
@@ -151,7 +152,10 @@ class Comparison:
     def add(self, trial: Trial) -> None:
         """A row came."""
         plan, values = trial.row.plan, trial.row.values
-        if trial.left_out is not None and (trial.left_out in ("sent", "only") or self._is_meant(trial)):
+        if trial.left_out == "sent":
+            self._add_as_sent(trial)
+            return
+        if trial.left_out is not None and (trial.left_out == "only" or self._is_meant(trial)):
             self.left_out[trial.left_out] += 1
             return
         self.events += 1
@@ -169,6 +173,20 @@ class Comparison:
             self.unwatched += 1
         else:
             self._watched[key] = _Watched(trial.row.xid, trial.row.commit_us, trouble)
+
+    def _add_as_sent(self, trial: Trial) -> None:
+        """The row was inserted as sent: what the old relay does with it tells whether it is of that opinion."""
+        plan, values = trial.row.plan, trial.row.values
+        id_ = plan.event_id(values)
+        key = (plan.table, id_ or "")
+        if id_ is None or key in self._watched or len(self._watched) >= WATCHED:
+            self.left_out["sent"] += 1
+            return
+        texts = plan.raw(values)
+        inserted = tuple(texts[name] for name in Book.of(plan).columns)
+        self._watched[key] = _Watched(
+            trial.row.xid, trial.row.commit_us, _as_sent(plan.bookkeeping), inserted=inserted
+        )
 
     def _note_status(self, plan: Plan, values: Values) -> None:
         status = plan.bookkeeping.failed or plan.bookkeeping.taken
@@ -214,15 +232,33 @@ class Comparison:
         """The number of the transaction that wrote a row which is awaited."""
         return self._watched[key].xid
 
-    def heed(self, key: Key, *, sent: bool, status: str, at_us: int, sent_us: int | None) -> None:
-        """The table says of a row at `at_us`: sent, at `sent_us` if it tells, or not, and then its status."""
+    def heed(
+        self,
+        key: Key,
+        *,
+        sent: bool,
+        status: str,
+        at_us: int,
+        sent_us: int | None,
+        texts: tuple[str | None, ...] | None = None,
+    ) -> None:
+        """The table says of a row at `at_us`: sent, at `sent_us` if it tells, or not, and then its status.
+
+        `texts` are those of the book's columns; None for a row that is gone.
+        """
         watched = self._watched.get(key)
         if watched is None:
+            return
+        if watched.inserted is not None and watched.inserted == texts:
+            if at_us - watched.commit_us > self.grace * 1e6:
+                del self._watched[key]
+                self.left_out["sent"] += 1
             return
         if not sent:
             watched.status = status
             return
         del self._watched[key]
+        self.events += watched.inserted is not None
         if watched.trouble is not None:
             self._differ(watched.trouble, key[1], sent=True)
             return
@@ -247,7 +283,9 @@ class Comparison:
         """Nothing is awaited any more: what waits is different, or undecided where its commit was a moment ago."""
         for (table, id_), watched in self._watched.items():
             young = now_us - watched.commit_us < self.grace * 1e6
-            if watched.trouble is not None and watched.trouble[0] == "left out":
+            if watched.inserted is not None:
+                self.left_out["sent"] += 1
+            elif watched.trouble is not None and watched.trouble[0] == "left out":
                 self.neither += 1
             elif watched.trouble is not None:
                 self._differ(watched.trouble, id_, sent=False)
@@ -311,6 +349,19 @@ class Comparison:
         }
 
 
+def _as_sent(book: Bookkeeping) -> tuple[Kind, str, str, str]:
+    """Ours leaves the row out, for its columns said from the start that it was sent."""
+    columns = " and ".join(quote(field.name) for field in book.sent.fields) if book.sent is not None else ""
+    remedy = (
+        "name what tells that a row was sent: --column sent_at=NAME, or --status column=NAME; or, if that column is "
+        "another time and the old relay deletes what it has sent: --column created_at=NAME"
+    )
+    error = (
+        f"{columns} said at its insert that it was sent already, and the old relay took it up all the same"
+    )
+    return ("left out", "inserted as sent", error, remedy)
+
+
 _REPEATED: Final[tuple[Kind, str, str, str]] = (
     "same id",
     "",
@@ -345,6 +396,13 @@ def _unsent(status: str, book: Book) -> tuple[Kind, str, str, str]:
         why, remedy = (
             "a worker of the old relay has it in hand, or died with it",
             "see whether all its workers live",
+        )
+    elif keeping.sent is not None and keeping.sent.beside is not None and word in keeping.sent.words:
+        column, time = keeping.sent.field.name, keeping.sent.beside.name
+        why = f"its {quote(column)} looks as if it said that it was sent, and its {quote(time)} is NULL"
+        remedy = (
+            f"say which of them tells it, and compare again: --column sent_at={time}, if rows wait while that is NULL; "
+            f"or --status column={column}"
         )
     elif word in (keeping.sent.waiting if keeping.sent is not None else WAITING_WORDS):
         why, remedy = (

@@ -59,15 +59,22 @@ class Report:
 
     @property
     def status(self) -> Literal["clean", "unclean", "empty"]:
-        """What an audit without a row has shown is nothing: `empty`."""
+        """What an audit has shown that found no row, or no message of any, is nothing: `empty`."""
         if self.faults:
             return "unclean"
-        return "clean" if self.rows or self.findings.without_row else "empty"
+        found = self.findings
+        compared = self.rows - found.sent_elsewhere - found.left_out
+        return "clean" if compared or found.without_row else "empty"
 
     @property
     def well(self) -> bool:
-        """Nothing is wrong, as far as can be known: a window that holds no row may be one of another clock."""
-        return self.status == "clean" or (self.status == "empty" and self.meant is None)
+        """Nothing is wrong, as far as can be known.
+
+        A window that holds no row may be one of another clock; and where all that its rows show is that somebody marked
+        them as sent, nothing is known.
+        """
+        unproven = self.meant is not None or self.findings.sent_elsewhere > 0
+        return self.status == "clean" or (self.status == "empty" and not unproven)
 
     @property
     def next(self) -> str | None:
@@ -93,6 +100,11 @@ class Report:
             return f"audit only what the topics still have: cdc-outbox audit {self.later}"
         if "twice" in self.faults:
             return "if copies are expected, as after a crash: cdc-outbox audit --twice-ok"
+        if not self.well and found.sent_elsewhere:
+            return (
+                "if the ids of another relay's messages are elsewhere: cdc-outbox audit --id-from payload:/event_id; "
+                "if nobody has sent these rows: cdc-outbox audit --all, which calls them missing"
+            )
         if not self.well:
             return f"cdc-outbox audit {self.meant}"
         return None if self.idle_slot is None else f"cdc-outbox start --slot {self.idle_slot}"

@@ -51,10 +51,10 @@ class Compiler:
         self.roles = Roles(settings, table, shape, previous)
         self.dropped: dict[str, int] = {}
         self.other_buses: dict[str, None] = {}
+        self.inserted_sent: dict[str, None] = {}
         self.told = own_words.is_told(settings)
-        self.bookkeeping = own_words.bookkeeping(
-            settings, table, profiles.bookkeeping(self.roles.profile, shape), shape.find, self.roles.column
-        )
+        usual = profiles.bookkeeping(self.roles.profile, self.unclaimed)
+        self.bookkeeping = own_words.bookkeeping(settings, table, usual, shape.find, self.roles.column)
 
     def compile(self) -> Plan:
         """The plan. Raises MappingError for what settings and columns together can't answer."""
@@ -96,6 +96,8 @@ class Compiler:
         created = self.roles.take("created_at")
         if self.source is not None and created is not None:
             read |= {created.at}
+        if self.bookkeeping.sent is not None and self.bookkeeping.sent.beside is not None:
+            read |= {self.bookkeeping.sent.beside.at}
         return Plan(
             table=self.table,
             shape=self.shape,
@@ -109,9 +111,19 @@ class Compiler:
             ignored=tuple(field.name for field in self.shape.fields if field.at not in self.roles.used),
             dropped=self.dropped,
             other_buses=self.other_buses,
+            inserted_sent=self.inserted_sent,
             bookkeeping=self.bookkeeping,
             selected=tuple(self.selected()),
         )
+
+    def unclaimed(self, name: str) -> Field | None:
+        """A column by its name; a usual time of sending isn't one that a setting names for what it is."""
+        field = self.shape.find(name)
+        if field is None or name not in sent.SENT_TIMES:
+            return field
+        columns = self.settings.columns
+        named = ",".join(columns[role] for role in ("created_at", "timestamp") if role in columns)
+        return None if any(self.shape.find(each.strip()) == field for each in named.split(",")) else field
 
     # The parts of a message
 
@@ -263,7 +275,7 @@ class Compiler:
         if mark is not None:
             self.roles.claim("sent", mark.field, needed=False)
             self.roles.summary.setdefault("sent", (mark.field.name, rule))
-            rules.append(selection.sent(mark))
+            rules.append(selection.sent(mark, self.inserted_sent))
         due = (
             sent.due(self.shape.find)
             if self.roles.profile is None

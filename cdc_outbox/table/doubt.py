@@ -35,10 +35,11 @@ def doubtful(shape: Shape, ignored: Collection[str], book: Bookkeeping) -> Field
 
 def unmarked(plan: Plan) -> Field | None:
     """A column that looks like a status of words, which a mark of this plan's rows leaves as it is."""
-    field = doubtful(plan.shape, plan.ignored, plan.bookkeeping)
-    if field is None or field.type_oid in TIMES or plan.bookkeeping.status is not None:
-        return None
-    return field
+    book = plan.bookkeeping
+    if book.status is not None:
+        return book.status if all(mark.field != book.status for mark in book.marks) else None
+    field = doubtful(plan.shape, plan.ignored, book)
+    return None if field is None or field.type_oid in TIMES else field
 
 
 def remedy(field: Field) -> str:

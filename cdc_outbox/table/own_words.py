@@ -1,7 +1,8 @@
 """A table with words of its own: what a person says of its marks, by `[outbox.status]` and `outbox.columns.sent_at`.
 
 What is said outranks the profile and the usual names. A meaning of which nothing is said keeps its usual words, without
-those that are named for another meaning. Where both are named, words that mean sent decide before the time.
+those that are named for another meaning. Where both are named, words that mean sent decide before the time. A status
+beside a time that is named alone is left as it is: it may be another's.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ def bookkeeping(
     time = _time(settings, table, column)
     status = settings.status
     if status.column is None and not status.words:
-        marks = (
-            (Mark(time), *(mark for mark in found.marks if mark.words)) if time is not None else found.marks
-        )
+        worded = () if found.sent is None or found.sent.by == "word" else found.marks
+        marks = (Mark(time), *(mark for mark in worded if mark.words)) if time is not None else found.marks
         sent = Sent(time, "time") if time is not None else found.sent
         return Bookkeeping(sent=sent, failed=found.failed, taken=found.taken, marks=marks)
     field = _status(status, table, found, column)

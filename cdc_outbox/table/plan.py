@@ -37,6 +37,7 @@ class Plan:
         ignored: tuple[str, ...],
         dropped: dict[str, int],
         other_buses: dict[str, None],
+        inserted_sent: dict[str, None],
         bookkeeping: Bookkeeping,
         selected: tuple[tuple[Field, tuple[str, ...]], ...],
     ) -> None:
@@ -51,6 +52,8 @@ class Plan:
         `placed`)."""
         self.other_buses = other_buses
         """Values of the bus column that were left out, each once; the caller warns and clears."""
+        self.inserted_sent = inserted_sent
+        """Columns by which rows were left out as sent already at their insert; the caller warns and clears."""
         self.bookkeeping = bookkeeping
         """How the table tells rows that were sent from those that wait."""
         self.selected = selected

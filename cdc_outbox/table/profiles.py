@@ -290,9 +290,9 @@ def choose(setting: str, table: TableName, shape: Shape) -> Profile | None:
     return profile
 
 
-def bookkeeping(profile: Profile | None, shape: Shape) -> Bookkeeping:
+def bookkeeping(profile: Profile | None, find: Find) -> Bookkeeping:
     """What the table knows of its rows."""
-    return (sent.usual if profile is None else profile.bookkeeping)(shape.find)
+    return (sent.usual if profile is None else profile.bookkeeping)(find)
 
 
 def _fits(profile: Profile, table: TableName, has: set[str]) -> bool:

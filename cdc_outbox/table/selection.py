@@ -57,17 +57,31 @@ def bus(field: Field, accepted: Collection[str], others: dict[str, None]) -> Rul
     return rule
 
 
-def sent(by: Sent) -> Rule:
-    """Rows that were not inserted as sent already."""
+def sent(by: Sent, seen: dict[str, None]) -> Rule:
+    """Rows that were not inserted as sent already. The column that says it is put into `seen`, for a warning."""
     field, at = by.field, by.field.at
+
+    def timed(values: Values, _commit_us: int) -> str | None:
+        if values[at] is None:
+            return None
+        seen[field.name] = None
+        return "sent"
+
     if by.by == "time":
-        return lambda values, _commit_us: None if values[at] is None else "sent"
+        return timed
     words = frozenset(word.encode() for word in by.words)
+    alone = frozenset(word.encode() for word in by.alone)
+    beside = by.beside.at if by.beside is not None else at
     padded = field.type_oid == BPCHAR
 
     def rule(values: Values, _commit_us: int) -> str | None:
         value = significant(field, values[at]) if padded else values[at]
-        return "sent" if value is not None and value.lower() in words else None
+        if value is None or value.lower() not in words:
+            return None
+        if values[beside] is None and value.lower() not in alone:
+            return None
+        seen[field.name] = None
+        return "sent"
 
     return rule
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from cdc_outbox.table.recognise import plain
 from cdc_outbox.table.values import FIRST_USER_TYPE, INTEGERS, TEXTUAL, TIMES, Field
 
 SENT_WORDS: Final = frozenset({"sent", "published", "processed", "delivered", "done", "completed"})
@@ -64,6 +65,30 @@ class Sent:
     """In lower case; without a meaning for a time."""
     waiting: frozenset[str] = WAITING_WORDS
     """Words that mean the opposite."""
+    beside: Field | None = None
+    """A time of sending beside the words: where it is NULL, only the word with its verb (`alone`) means sent.
+
+    Nobody has said whose status it is: `completed` may be the order's, of which nobody hears if the row is left out.
+    """
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """The words that mean sent whatever a time says."""
+        if self.beside is None:
+            return self.words
+        return self.words & {plain(self.beside.name).removesuffix("at")}
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """All columns that are looked at."""
+        return (self.field,) if self.beside is None else (self.field, self.beside)
+
+    def says(self, text: str | None, beside: str | None) -> bool:
+        """Whether a row with these texts in the column and in the time beside it was sent."""
+        if self.by == "time":
+            return text is not None
+        word = None if text is None else text.lower()
+        return word in self.alone or (word in self.words and beside is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +174,7 @@ def by_status(status: Field, find: Find) -> Bookkeeping:
     retried = FAILED_WORDS if due(find) is not None else frozenset()
     times = tuple(Mark(field) for field in _times(find, SENT_TIMES))
     return Bookkeeping(
-        sent=Sent(status, "word"),
+        sent=Sent(status, "word", beside=next((mark.field for mark in times), None)),
         failed=Failed(status, retried, (FAILED_WORDS | DEAD_WORDS) - retried),
         taken=Taken(status, TAKEN_WORDS, next(iter(_times(find, TAKEN_TIMES)), None)),
         marks=(Mark(status, SPELLED), *times),

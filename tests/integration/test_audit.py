@@ -535,3 +535,23 @@ def test_the_right_to_read_a_topic_is_named(
     assert "--operation Read --operation Describe" in done.stderr
     secure_kafka.allow("relay", "read", audited.topic)
     assert audited.run(*flags).stdout.endswith("\nclean\n")
+
+
+def test_rows_that_are_marked_as_sent_and_never_found_are_no_proof(audited: Audited) -> None:
+    """The mark may be somebody else's column: unless a message is found, nothing was compared."""
+    pipeline = audited.pipeline
+    pipeline.server.execute("alter table outbox add sent_at timestamptz", dbname=pipeline.dbname)
+    marked = audited.insert()
+    pipeline.server.execute("update outbox set sent_at = now()", dbname=pipeline.dbname)
+    pipeline.start("--until-caught-up", state=None).wait()
+    pipeline.server.execute("update outbox set sent_at = now()", dbname=pipeline.dbname)
+    pipeline.kafka.delete_topic(pipeline.topic)
+    pipeline.kafka.create_topic(pipeline.topic, 1)
+    report = audited.audit("--settled", code=1)
+    assert report["status"] == "empty"
+    assert (report["rows"]["delivered"], report["rows"]["marked_sent"]) == (0, 1)
+    assert "--all" in report["next"]
+    assert "nothing was compared: rows are marked as sent, and no message" in audited.run("--settled").stdout
+    assert ids(audited.audit("--settled", "--all", code=1), "missing") == [marked]
+    audited.put(None, headers=(("message-id", marked),))
+    audited.audit("--settled", "--id-from", "header:message-id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import LiteralString
 
 import psycopg
@@ -9,7 +10,7 @@ from psycopg.sql import SQL
 
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table import selection, sent
-from cdc_outbox.table.values import BPCHAR, TEXT, field
+from cdc_outbox.table.values import BPCHAR, TEXT, TIMESTAMPTZ, field
 from tests.integration.backfilled import TABLE_A, TABLE_B, TABLE_C, Backfilled, place
 from tests.integration.conftest import Database
 from tests.integration.initial import ALL_VERSIONS
@@ -201,19 +202,26 @@ def test_table_and_stream_agree_on_what_is_sent(database: Database) -> None:
     )
     spelled = [*words, *map(str.upper, words), *map(str.title, words), *(f" {word}" for word in words)]
     spelled += [f"{word} " for word in words] + [f"{word}\n" for word in words]
-    for of_type, oid in (("text", TEXT), ("char(20)", BPCHAR)):
-        status = sent.Sent(field("status", 0, oid), "word")
-        rule = selection.sent(status)
+    times = (None, field("sent_at", 1, TIMESTAMPTZ))
+    for (of_type, oid), beside in product((("text", TEXT), ("char(20)", BPCHAR)), times):
+        status = sent.Sent(field("status", 0, oid), "word", beside=beside)
+        rule = selection.sent(status, {})
         with psycopg.connect(database.dsn) as connection:
-            connection.execute(SQL("create temp table t (status {})").format(SQL(of_type)))
+            connection.execute(
+                SQL("create temp table t (status {}, sent_at timestamptz)").format(SQL(of_type))
+            )
             connection.execute("insert into t values (null)")
             connection.cursor().executemany("insert into t values (%s)", [(text,) for text in spelled])
-            query = SQL("select format('%s', status), status is null, {} from t").format(unsent(status))
+            connection.execute("insert into t select status, now() from t")
+            query = SQL("select format('%s', status), status is null, sent_at is null, {} from t").format(
+                unsent(status)
+            )
             rows = connection.execute(query).fetchall()
             connection.execute("drop table t")
-        assert len(rows) == len(spelled) + 1
-        for text, null, waits in rows:
-            assert (rule([None if null else text.encode()], 0) is None) == waits, text
+        assert len(rows) == 2 * len(spelled) + 2
+        for text, null, timeless, waits in rows:
+            values = [None if null else text.encode(), None if timeless else b"2024-01-17 13:14:10+00"]
+            assert (rule(values, 0) is None) == waits, text
 
 
 def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:

@@ -187,3 +187,44 @@ def test_reading_the_table_takes_a_right_and_the_same_database(trial: Trial) -> 
     finally:
         with psycopg.connect(place.database.dsn, autocommit=True) as owner:
             owner.execute(SQL("drop role {}").format(Identifier(role)))
+
+
+def test_rows_that_seem_sent_from_the_insert_on_and_that_the_old_relay_took_up_are_named(
+    trial: Trial,
+) -> None:
+    """`published_at` is the article's, and the old relay deletes what it has sent: ours would leave it out."""
+    place = trial.place
+    place.execute("alter table outbox drop status, drop sent_at, add published_at timestamptz")
+    process = trial.start("--compare", "1h", "--deleted-is-sent")
+    insert: LiteralString = (
+        "insert into outbox (aggregate_type, aggregate_id, topic, payload, published_at)"
+        " values ('order', '1', 'orders', '{}', now()) returning id"
+    )
+    ((taken,),), ((left,),) = place.execute(insert), place.execute(insert)
+    place.execute(
+        "insert into outbox (aggregate_type, aggregate_id, topic, payload) values ('a', 'b', 'c', '{}')"
+    )
+    eventually(lambda: "committed" in "".join(process.output), 30, process.text)
+    place.execute("delete from outbox where published_at is null or id = %s", (taken,))
+    process.signal(signal.SIGINT)
+    assert process.wait(30) == 1, process.text()
+    shown = "\n".join(process.output)
+    assert "1  DIFFERENT: ours would leave out (inserted as sent), the old relay sent" in shown
+    assert f"ids: {taken}\n" in shown
+    assert "--column created_at=NAME" in shown
+    assert "1  inserted as sent (sent), not compared" in shown
+    assert process.output[-1] == "1 of 2 events would be different"
+    assert left != taken
+
+
+def test_a_status_that_is_not_the_outboxs_own(trial: Trial) -> None:
+    """A row that is `completed` from its insert on is sent by both, as the old relay goes by `sent_at`."""
+    trial.place.execute("alter table outbox drop constraint outbox_status_check")
+    process = trial.start("--compare", "1h", "--json", "--limit", "2")
+    marked = trial.insert("1", status="completed")
+    trial.insert("2", status="completed")
+    trial.place.execute("update outbox set sent_at = now() where id = %s", (int(marked),))
+    lines_of(process, 2)
+    process.signal(signal.SIGINT)
+    account = account_of(process, 0)
+    assert (account["same"], account["undecided"], account["left_out"]) == (1, 1, {})

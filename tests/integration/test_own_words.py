@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from tests.integration.backfilled import Backfilled, place
+from tests.integration.backfilled import TABLE_C, Backfilled, place
 from tests.servers.relay import run_command
 
 __all__ = ["place"]
@@ -116,3 +116,96 @@ def test_marking_a_time_alone_is_warned_of(place: Backfilled) -> None:
         env={"CDC_OUTBOX_DSN": place.dsn},
     )
     assert "--status column=state" in done.stdout
+
+
+def test_a_status_that_is_the_orders(place: Backfilled) -> None:
+    """The old relay goes by `sent_at`; whether an order is completed says nothing of its event."""
+    place.execute(
+        "create table outbox (id bigserial primary key, aggregate_id text, topic text, status text not null,"
+        " payload jsonb, created_at timestamptz default now(), sent_at timestamptz)"
+    )
+    insert: LiteralString = (
+        "insert into outbox (aggregate_id, topic, status, payload) select 'k', %s, status, jsonb_build_object('n', %s)"
+        " from unnest(array['new', 'completed']) status"
+    )
+    place.execute(insert, (place.topic, 1))
+    place.execute("update outbox set sent_at = now()")
+    place.execute(insert, (place.topic, 2))
+    error, _ = place.refused()
+    assert "public.outbox holds 3 rows" in error
+    assert "public.outbox by status: 2 new, 1 completed" in error
+    error, remedy = place.refuses()
+    assert error == (
+        "column status of public.outbox looks as if it said that rows were sent whose sent_at is NULL: 1 completed"
+    )
+    assert "--column sent_at=sent_at" in remedy
+    assert place.records() == []
+    named = ("--column", "sent_at=sent_at")
+    assert "published 2, left out none" in place.backfill(*named)
+    place.execute(insert, (place.topic, 3))
+    place.relay()
+    assert numbers(place) == [2, 2, 3, 3]
+    place.relay("--mark", "update", *named)
+    assert place.value("select count(*) from outbox where sent_at is null") == 0
+    assert place.value("select count(*) from outbox where status = 'completed'") == 3
+
+
+def test_a_status_without_its_time_is_believed_once_it_is_named(place: Backfilled) -> None:
+    place.execute(
+        "create table outbox (id bigserial primary key, aggregate_id text, topic text, status text default 'new',"
+        " payload jsonb, processed_at timestamptz)"
+    )
+    place.execute("insert into outbox (status) values ('done'), ('done')")
+    error, _ = place.refused()
+    assert "public.outbox by status: 2 done" in error
+    place.ok("--status", "column=status")
+
+
+def test_a_time_that_is_there_from_the_insert_on_is_no_mark(place: Backfilled) -> None:
+    """`published_at` is the article's, and the old relay deletes what it has sent."""
+    place.execute(
+        "create table outbox (id bigserial primary key, topic text, aggregate_id text, payload jsonb,"
+        " published_at timestamptz default now())"
+    )
+    row: LiteralString = "insert into outbox (topic, aggregate_id, payload) values (%s, 'k', '{\"n\": 1}')"
+    place.execute(row, (place.topic,))
+    for refuse in (place.refused, place.refuses):
+        error, remedy = refuse()
+        assert (
+            "column published_at of public.outbox can't be the time that is NULL until a row was sent"
+            in error
+        )
+        assert "it has the default now()" in error
+        assert "--column created_at=published_at" in remedy
+        assert "--column sent_at=published_at" in remedy
+    assert "public.outbox holds 1 row from before the slot" in place.refused()[0]
+    place.ok("--column", "sent_at=published_at")
+    place.ok("--yes", command="drop")
+    place.execute("alter table outbox alter published_at set not null, alter published_at drop default")
+    for flags in ((), ("--column", "sent_at=published_at")):
+        error, remedy = place.refused(*flags)
+        assert "it is NOT NULL" in error
+        assert "--column sent_at=published_at" not in remedy
+    assert place.slots() == []
+    named = ("--column", "created_at=published_at")
+    assert "published 1, left out none" in place.backfill(*named)
+    place.execute("alter table outbox alter published_at set default now()")
+    place.execute(row, (place.topic,))
+    place.relay(*named)
+    assert numbers(place) == [1, 1]
+
+
+def test_rows_that_are_inserted_as_sent_are_told_once(place: Backfilled) -> None:
+    place.execute(TABLE_C)
+    place.ok("--key", "none")
+    for _ in range(2):
+        place.execute("insert into outbox (topic, sent_at) values (%s, now())", (place.topic,))
+    done = run_command(
+        *("start", "--slot", place.slot, "--bootstrap-servers", place.kafka.bootstrap, "--no-http"),
+        *("--until-caught-up", "--key", "none"),
+        env={"CDC_OUTBOX_DSN": place.dsn},
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "inserted as sent are left out" in line]
+    assert "public.outbox" in line
+    assert "sent_at" in line

@@ -6,6 +6,7 @@ import pytest
 
 from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.event import TableName
+from cdc_outbox.settings.model import StatusSettings
 from cdc_outbox.table.compiler import selected
 from cdc_outbox.table.recognise import Shape
 from tests.unit.mapped import (
@@ -65,8 +66,36 @@ def test_only():
 
 @pytest.mark.parametrize("word", ["sent", "published", "processed", "delivered", "done", "completed", "SENT"])
 def test_a_status_that_means_sent(word: str):
-    assert Mapped(TABLE_A, row=ROW_A).result(status=word) == "sent"
-    assert Mapped({**TABLE_A, "status": ENUM}, row=ROW_A).result(status=word) == "sent"
+    timeless = {name: oid for name, oid in TABLE_A.items() if name != "sent_at"}
+    for columns in (timeless, timeless | {"status": ENUM}):
+        assert Mapped(columns, row=ROW_A).result(status=word) == "sent"
+    assert Mapped(TABLE_A, row=ROW_A).result(status=word, sent_at="2024-01-17 13:14:10+00") == "sent"
+
+
+def test_a_time_that_is_null_beside_the_status_speaks_against_all_words_but_its_own_verb():
+    """`completed` may be the order's, and the old relay goes by `sent_at`: then nobody would send the row."""
+    mapped = Mapped(TABLE_A, row=ROW_A)
+    assert mapped.result(status="Sent", sent_at=None) == "sent"
+    assert mapped.plan.inserted_sent == {"status": None}
+    for word in ("published", "processed", "delivered", "done", "completed"):
+        mapped.encode(status=word, sent_at=None)
+    processed = {name: oid for name, oid in TABLE_A.items() if name != "sent_at"} | {"processedAt": TIMESTAMP}
+    mapped = Mapped(processed, row=ROW_A)
+    assert mapped.result(status="processed", processedAt=None) == "sent"
+    mapped.encode(status="sent", processedAt=None)
+
+
+def test_a_status_that_is_named_is_believed_without_its_time():
+    named = StatusSettings(column="status")
+    assert Mapped(TABLE_A, row=ROW_A, status=named).result(status="completed", sent_at=None) == "sent"
+    mapped = Mapped(TABLE_A, row=ROW_A, columns={"sent_at": "sent_at"})
+    mapped.encode(status="completed", sent_at=None)
+
+
+def test_a_time_that_is_named_for_what_it_is_says_nothing_of_the_sending():
+    mapped = Mapped({**DEFAULT, "published_at": TIMESTAMPTZ}, columns={"created_at": "published_at"})
+    mapped.encode(published_at="2024-01-17 13:14:10+00")
+    assert mapped.plan.bookkeeping.sent is None
 
 
 @pytest.mark.parametrize("word", ["pending", "failed", "processing", "new", "", None])
