@@ -350,7 +350,9 @@ async def _give_up(conn: Connection, making: asyncio.Future[None]) -> None:
     finally:
         if not making.done():
             sever(conn)
+            making.cancel()  # it may wait for a thread that waits for the answer to a cancel request
             await asyncio.wait({making})
+            await conn.close()
     if not making.cancelled():
         making.exception()  # what it failed with is of no interest any more
 

@@ -195,6 +195,30 @@ def test_a_second_cancel_of_a_creation_ends_it_at_once(
     assert frozen_creation(database, settings, twice) < slots.CANCEL
 
 
+def test_a_cancelled_creation_is_bounded_where_the_whole_server_stands_still(
+    own_postgres: PostgresServer, settings: PostgresSettings
+) -> None:
+    """Nobody takes the cancel request then."""
+    own = replace(settings, dsn=own_postgres.dsn())
+
+    async def work(conn: Connection, watcher: Connection) -> float:
+        with open_transaction(own.dsn):
+            making = asyncio.create_task(slots.create(conn, own.slot, failover=False, watcher=watcher))
+            while not await slots.inspect(watcher, own.slot):
+                await asyncio.sleep(0.01)
+            own_postgres.pause()
+            try:
+                begun = time.monotonic()
+                making.cancel()
+                await asyncio.wait({making}, timeout=30)
+                assert making.cancelled()
+                return time.monotonic() - begun
+            finally:
+                own_postgres.resume()
+
+    assert on_two(own, work) < slots.CANCEL + 3
+
+
 def test_the_session_that_made_a_slot_keeps_our_limit(database: Database, settings: PostgresSettings) -> None:
     """The role's own may be none, or a minute."""
     database.server.execute(
