@@ -162,6 +162,10 @@ class DrainExceeded(CdcOutboxError):
     """The drain limit passed before everything in flight was confirmed."""
 
 
+class Unmarked(CdcOutboxError):
+    """Rows that were sent are not marked in the table, and the relay has come to its end."""
+
+
 class CallRefused(CdcOutboxError):
     """A call of `enqueue` or `inbox` that can't be carried out as it is. The transaction was left untouched.
 

@@ -27,7 +27,7 @@ from asyncio import Event
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc_outbox import log
+from cdc_outbox import clock, log
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres.guard import ProvenSnapshot
 from cdc_outbox.postgres.marking import BATCH
@@ -81,8 +81,8 @@ class Chunk:
 
     `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
     couldn't be marked; `visible`: what isn't found was deleted; `suspect`: one of its rows may be what can't be marked.
-    `until`: when it stops being fresh, on the monotonic clock; `below`: the transactions whose rows it may mark, those
-    below this number, once it isn't fresh any more.
+    `until`: when it stops being fresh, on the clock that goes on while the machine is suspended; `below`: the
+    transactions whose rows it may mark, those below this number, once it isn't fresh any more.
     """
 
     __slots__ = ("below", "count", "keys", "lsn", "marking", "size", "suspect", "tries", "until", "visible")
@@ -241,6 +241,16 @@ class Marks:
         return self.failing is not None or not (soon or (self.search_wanted and not self.searches))
 
     @property
+    def left(self) -> str | None:
+        """Why delivered rows may stay unmarked, were this the end; None where none does, as far as is known."""
+        if self.failing is not None:
+            return self.failing
+        if self.search_wanted and not self.searches:
+            return "the table wasn't searched to its end"
+        rows = self.unmarked + sum(chunk.count for _, chunk in self._locked)
+        return f"somebody keeps {rows} of them locked, or has just changed them" if rows else None
+
+    @property
     def next_try(self) -> float | None:
         """When rows that were locked are tried again, on the monotonic clock; None without any."""
         return self._locked[0][0] if self._locked else None
@@ -304,7 +314,7 @@ class Marks:
         """Everything up to `position`, the end of a commit, is confirmed."""
         while self._on_the_way and self._on_the_way[0].lsn < position:
             chunk = self._on_the_way.popleft()
-            chunk.until = time.monotonic() + FRESH
+            chunk.until = clock.passing() + FRESH
             self._ready.append(chunk)
         if self._ready or self.search_wanted:
             self.awake.set()
@@ -326,8 +336,8 @@ class Marks:
 
     def take(self) -> Chunk | None:
         """The next keys that may be marked: of one table, at most `BATCH`."""
-        now = time.monotonic()
-        while self._locked and self._locked[0][0] <= now:
+        now, awake = clock.passing(), time.monotonic()
+        while self._locked and self._locked[0][0] <= awake:
             self._ready.append(self._locked.popleft()[1])
         if not self._ready and not self._suspect:
             return None

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from cdc_outbox import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-# Linux's clock that goes on while the machine is suspended; elsewhere the monotonic one does, or nothing tells.
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -33,7 +31,7 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(timeout)
         if self.limit is not None:
-            now = time.clock_gettime(_CLOCK)
+            now = clock.passing()
             passed, self.turned = now - self.turned, now
             if passed > self.limit:
                 self.told(passed)
@@ -62,7 +60,7 @@ def noticed(limit: float, told: Callable[[float], None]) -> Iterator[None]:
         yield
         return
     pauses = loop.pauses
-    pauses.told, pauses.turned, pauses.limit = told, time.clock_gettime(_CLOCK), limit
+    pauses.told, pauses.turned, pauses.limit = told, clock.passing(), limit
     try:
         yield
     finally:

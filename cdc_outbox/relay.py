@@ -33,6 +33,7 @@ from cdc_outbox.errors import (
     SetupError,
     SlotBusy,
     Unavailable,
+    Unmarked,
 )
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
@@ -154,6 +155,19 @@ class Relay:
         if self._owes:
             await self._confirm_delivered()
         self.status.change(State.STOPPED)
+        if self._caught_up.is_set() and not self._stop.is_set():
+            self._require_marked()
+
+    def _require_marked(self) -> None:
+        """Raise Unmarked where rows are delivered and not marked by the time that all is caught up."""
+        left = self._marks.left if self._marks is not None else None
+        if left is not None:
+            slot = self._settings.postgres.slot
+            raise Unmarked(
+                f"all is delivered, and rows stay unmarked: {left}",
+                next="when nothing is in the way any more, have them found and marked: "
+                f"cdc-outbox start --mark update --until-caught-up --slot {slot}",
+            )
 
     @property
     def _owes(self) -> bool:

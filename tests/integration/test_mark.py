@@ -176,6 +176,24 @@ def test_a_lock_on_the_table_holds_up_marks_alone(make_place: Callable[..., Plac
             assert relay.terminate()[0] == 0
 
 
+@pytest.mark.parametrize("lock", ["lock table outbox in share mode", "select from outbox limit 1 for update"])
+def test_being_caught_up_without_all_marks_is_no_success(
+    make_place: Callable[..., Place], lock: LiteralString
+) -> None:
+    place = make_place("c")
+    place.write(20)
+    with psycopg.connect(place.passage.database.dsn) as other:
+        other.execute(lock)
+        error, step = last_words(place.passage.run(*place.flags, code=1))
+    assert error.startswith("all is delivered, and rows stay unmarked: ")
+    assert "lock" in error
+    assert len(place.passage.read(place.topic)) == 20
+    assert place.marked == (0 if "table" in lock else 19)
+    assert f"cdc-outbox start --mark update --until-caught-up --slot {place.passage.slot}" in step
+    place.passage.run(*place.flags)
+    assert place.marked == 20
+
+
 def test_a_key_that_is_used_again_while_its_mark_waits_for_a_lock_marks_no_row_before_it_is_delivered(
     make_place: Callable[..., Place], own_kafka: KafkaBroker
 ) -> None:

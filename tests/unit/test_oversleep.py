@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,19 +10,19 @@ from cdc_outbox import oversleep
 
 
 class Clock:
-    """Stands in for the module `time`."""
+    """Stands in for the module `clock`."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
-    def clock_gettime(self, _clock: int) -> float:
+    def passing(self) -> float:
         return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(oversleep, "time", SimpleNamespace(clock_gettime=clock.clock_gettime))
+    monkeypatch.setattr(oversleep, "clock", clock)
     return clock
 
 
