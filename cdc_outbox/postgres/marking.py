@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
+from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import whole
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
@@ -38,13 +39,15 @@ from cdc_outbox.postgres.whole import Whole
 from cdc_outbox.table.compiler import selected
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.markable import Markable, Written
     from cdc_outbox.postgres.whole import Keys, Rows
     from cdc_outbox.settings import OutboxSettings, PostgresSettings
     from cdc_outbox.table.mapping import Mapping, Plan
+
+_log = log.get(__name__)
 
 BATCH: Final = 1000
 """Rows in a statement, at most."""
@@ -182,7 +185,9 @@ async def whole_parts(conn: Connection, slot: str, markings: Sequence[Marking]) 
         others = {name: oid for name, oid in there.items() if name not in known}
         if others:
             room = whole.LIMIT - sum(len(keys) for keys in (*known.values(), *now.values()))
-            found |= await _looked_at(conn, each, others, max(room, 0))
+            new = await _looked_at(conn, each, others, max(room, 0))
+            _tell_of_rewritten(each, known, new)
+            found |= new
         now |= found
         oids |= {there[name] for name in found}
         if left := [key for keys in found.values() for key in keys]:
@@ -204,6 +209,21 @@ async def _looked_at(conn: Connection, each: Marking, others: dict[str, int], ro
         if conn.closed:
             raise
         return {}
+
+
+def _tell_of_rewritten(each: Marking, known: Iterable[str], new: dict[str, Keys]) -> None:
+    """Say of how many rows isn't known any more whether they were sent, since their part was written again."""
+    places = set(map(whole.place, known))
+    unmarked = sum(len(keys) for name, keys in new.items() if whole.place(name) in places)
+    if unmarked:
+        _log.warning(
+            "rows stay unmarked in a partition whose rows ALTER TABLE has written again",
+            table=str(each.how.table),
+            rows=unmarked,
+            why="what was sent without a mark can't be told there from what was left out: should you go back to a "
+            "polling relay, it sends that again",
+            next="mark those that were sent by what you know of them; cdc-outbox find ID says where one is",
+        )
 
 
 def concerns_rows(error: BaseException) -> bool:

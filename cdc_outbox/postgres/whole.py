@@ -10,8 +10,16 @@ most; parts with more aren't whole. An accepted gap, and anything that happened 
 tables, empties the list.
 
 A part's name tells whether it is still what it was: the OIDs and the xmin of the rows in pg_inherits on the way down to
-it, which are new where it was attached again; its file, which is new where it was unlogged for a time; and which of its
-rows are sent, which are marked, and what a row is known by.
+it, which are new where it was attached again; a witness that it was never unlogged; and which of its rows are sent,
+which are marked, and what a row is known by.
+
+That witness is the oldest row by which a publication names the part itself, for PostgreSQL refuses to make such a table
+unlogged; else its TOAST table, which ALTER TABLE makes anew where it writes the rows again, as it does for SET UNLOGGED
+and SET LOGGED, and which VACUUM FULL and CLUSTER keep; else its file. So a partition whose rows ALTER TABLE has written
+again, for a new type say, is looked at like one that is new.
+
+https://github.com/postgres/postgres/blob/master/src/backend/commands/tablecmds.c (ATPrepChangePersistence)
+https://github.com/postgres/postgres/blob/master/src/backend/commands/cluster.c (swap_relation_files)
 """
 
 from __future__ import annotations
@@ -62,7 +70,9 @@ with recursive family (relation, way) as (
     select i.inhrelid, f.way || '/' || i.inhrelid || '@' || i.xmin
       from family f join pg_catalog.pg_inherits i on i.inhparent = f.relation
       join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
-select f.way || ':' || c.relfilenode, f.relation::int8
+select f.way || ':' || coalesce('p' || (select min(r.oid) from pg_catalog.pg_publication_rel r where r.prrelid = c.oid),
+                             't' || nullif(c.reltoastrelid, 0), 'f' || c.relfilenode),
+       f.relation::int8
   from family f join pg_catalog.pg_class c on c.oid = f.relation
  where c.relkind = 'r' and c.relpersistence = 'p'
 """
@@ -157,6 +167,12 @@ async def parts(conn: Connection, of: Rows) -> dict[str, int]:
     """The parts of the table, by their names, with their OIDs."""
     found = await execute(conn, _PARTS, (of.table.schema, of.table.name))
     return {f"{name}:{of.digest}": int(oid) for name, oid in found}
+
+
+def place(name: str) -> str:
+    """What of a part's name stays when its rows were written again: which part it is, and which rows are sent."""
+    way, _, digest = name.split(":")
+    return f"{way}:{digest}"
 
 
 async def left_behind(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from pathlib import Path
+from typing import LiteralString
 
-from cdc_outbox.postgres.whole import LIMIT
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from cdc_outbox.event import TableName
+from cdc_outbox.postgres.connection import connect_control, execute
+from cdc_outbox.postgres.whole import LIMIT, Rows, parts, place
+from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, payloads
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+from tests.servers.relay import run_command
 
 TABLE = (
     "create table {} (id bigserial primary key, topic text, aggregate_id text, payload text,"
@@ -162,6 +173,123 @@ def test_a_witness_table_of_another_version_keeps_nothing_and_nothing_is_searche
     told = passage.run(*MARK, "--accept-gap").stderr
     assert told.count("rows that were left unmarked can't be found") == 1
     assert passage.sql(BY_WORD.format("outbox")) == [("new", "sent", 5), ("old", "pending", 5)]
+
+
+REWRITES = [
+    "vacuum full outbox",
+    "cluster outbox using {key}",
+    "alter table outbox alter topic type varchar(200)",
+]
+
+
+def rewrite(passage: Passage, statement: str) -> None:
+    """Outside of a transaction, as VACUUM wants it."""
+    [(key,)] = passage.sql(
+        "select indexrelid::regclass::text from pg_index where indrelid = 'outbox'::regclass"
+    )
+    with psycopg.connect(passage.database.dsn, autocommit=True) as connection:
+        connection.execute(statement.format(key=key).encode())
+
+
+@pytest.mark.parametrize("statement", REWRITES, ids=["vacuum", "cluster", "alter"])
+@pytest.mark.parametrize("table", [TABLE, PARTITIONED], ids=["plain", "partitioned"])
+def test_a_table_that_is_rewritten_keeps_the_way_back(passage: Passage, table: str, statement: str) -> None:
+    """But for partitions whose rows ALTER TABLE writes again, for so it would if they were unlogged; that is said."""
+    topic = passage.topic("t")
+    passage.sql(table.format("outbox"))
+    passage.init()
+    passage.sql(FILL.format("outbox"), topic, "a", "pending")
+    passage.run()
+    rewrite(passage, statement)
+    told = passage.run(*MARK).stderr
+    lost = table == PARTITIONED and statement.startswith("alter")
+    assert passage.sql(BY_WORD.format("outbox")) == [("a", "pending" if lost else "sent", 5)]
+    assert told.count("rows stay unmarked in a partition whose rows ALTER TABLE has written again") == lost
+    assert ('"rows":5' in told.replace(" ", "")) or not lost
+
+
+def test_rows_of_a_partition_that_was_unlogged_for_a_time_are_never_taken_for_sent(passage: Passage) -> None:
+    topic = passage.topic("t")
+    passage.sql(PARTITIONED.format("outbox"))
+    passage.init()
+    passage.sql(FILL.format("outbox"), topic, "a", "pending")
+    passage.run()
+    passage.sql("alter table o1 set unlogged")
+    passage.sql(FILL.format("o1"), topic, "u", "pending")
+    rewrite(passage, "vacuum full o1")
+    passage.sql("alter table o1 set logged")
+    passage.run(*MARK)
+    assert passage.sql(BY_WORD.format("outbox")) == [("a", "pending", 5), ("u", "pending", 5)]
+    assert payloads(passage.read(topic)) == [f"a{n}" for n in range(1, 6)]
+
+
+def test_on_each_version_a_part_keeps_its_name_unless_it_may_have_been_unlogged(
+    postgres_version: Postgres, database: Database
+) -> None:
+    assert database.server is postgres_version
+
+    async def scene() -> None:
+        conn = await connect_control(
+            load("start", {"dsn": database.dsn}, {}, Path("/nonexistent")).postgres, application_name="test"
+        )
+        try:
+            await execute(conn, "set search_path = public")
+            for statement in (*PARTITIONED.format("outbox").split(";"), TABLE.format("plain")):
+                await execute(conn, SQL(statement))
+            await execute(conn, "create table narrow (id int primary key, sent_at timestamptz)")
+            await execute(conn, "create publication p for table outbox, plain")
+            for name, statement, kept in SAME:
+                of = Rows(TableName("public", name), (), None, (), "digest")
+                before = await parts(conn, of)
+                await execute(conn, statement)
+                now = await parts(conn, of)
+                assert (before == now) is kept, (statement, before, now)
+                assert {*map(place, before)} == {*map(place, now)}
+        finally:
+            await conn.close()
+
+    asyncio.run(scene())
+    with psycopg.connect(database.dsn) as conn, pytest.raises(psycopg.Error, match="part of a publication"):
+        conn.execute("alter table plain set unlogged")
+
+
+SAME: list[tuple[str, LiteralString, bool]] = [
+    ("plain", "vacuum full plain", True),
+    ("plain", "cluster plain using plain_pkey", True),
+    ("plain", "alter table plain alter topic type varchar(200)", True),
+    ("plain", "create publication another for table plain", True),
+    ("plain", "truncate plain", True),
+    ("plain", "alter publication p drop table plain", False),
+    ("outbox", "vacuum full outbox", True),
+    ("outbox", "cluster o1 using o1_pkey", True),
+    ("outbox", "alter table o1 set logged", True),
+    ("outbox", "alter table outbox alter topic type varchar(200)", False),
+    ("narrow", "vacuum full narrow", False),
+]
+"""A table, what is done to it, and whether the names of its parts stay."""
+
+
+def test_a_row_that_was_sent_and_is_set_back_is_sent_again_by_a_replay_alone(passage: Passage) -> None:
+    """Whoever sent it: the old relay, the backfill, or the stream."""
+    topic = passage.topic("t")
+    passage.sql(TABLE.format("outbox"))
+    passage.sql(FILL.format("outbox"), topic, "old", "sent")
+    passage.sql(FILL.format("outbox"), topic, "filled", "pending")
+    passage.backfill()
+    passage.sql(FILL.format("outbox"), topic, "new", "pending")
+    passage.run(*MARK)
+    back = passage.sql("select id::text from outbox where payload in ('old1', 'filled1', 'new1') order by id")
+    passage.sql(
+        "update outbox set status = 'pending', payload = 'mended ' || payload where payload like '%%1'"
+    )
+    passage.run(*MARK)
+    assert passage.sql("select count(*)::int from outbox where status = 'sent'") == [(15,)]
+    assert len(payloads(passage.read(topic))) == 10
+    ids = [word for (id_,) in back for word in ("--id", id_)]
+    at = ("--slot", passage.slot, "--bootstrap-servers", passage.kafka.bootstrap)
+    done = run_command("replay", "--yes", *ids, *at, env=passage.environment)
+    assert done.returncode == 0, done.stderr
+    assert payloads(passage.read(topic))[10:] == ["mended old1", "mended filled1", "mended new1"]
 
 
 def test_a_partition_that_is_attached_keeps_its_unsent_rows(passage: Passage) -> None:
