@@ -12,7 +12,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import by_value, table_rows
+from cdc_outbox.postgres import by_value, table_rows, zoneless
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table import compiler
 from cdc_outbox.table.recognise import Shape
@@ -149,18 +149,18 @@ async def in_hand(
 ) -> tuple[int, str]:
     """How many rows a worker of the old relay took less than `stale` seconds ago, and which workers.
 
-    Without a column with the time of that it is none: nobody can tell. Raises MissingRight, PostgresUnavailable.
+    Without a column with the time of that it is none: nobody can tell. Of a time without a zone the latest moment that
+    it may mean counts. Raises MissingRight, PostgresUnavailable.
     """
     if taken.since is None:
         return 0, ""
     by = shape.find("locked_by")
-    since = sql.Identifier(taken.since.name)
     query = sql.SQL(_TAKEN).format(
         by=sql.SQL("null") if by is None else sql.SQL("{}::text").format(sql.Identifier(by.name)),
         table=sql.Identifier(table.schema, table.name),
         taken=says(taken.field, taken.words),
         fresh=sql.SQL("{} > {} - make_interval(secs => {})").format(
-            since, sql.SQL("clock_timestamp()"), sql.Literal(stale)
+            zoneless.latest(taken.since), sql.SQL("clock_timestamp()"), sql.Literal(stale)
         ),
     )
     ((count, workers),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)

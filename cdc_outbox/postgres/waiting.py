@@ -18,7 +18,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import SetupError, UsageError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import table_rows
+from cdc_outbox.postgres import table_rows, zoneless
 from cdc_outbox.postgres.by_value import counted, telling
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.unsent import among, disputed, given_up, has_failed, is_unknown, unsent
@@ -324,11 +324,14 @@ async def _require_none_given_up(
 
 
 async def _require_none_scheduled(conn: Connection, plan: Plan, where: sql.Composable | None) -> None:
-    """Rows that wait for their first attempt on purpose: sent now, they would be sent too early."""
+    """Rows that wait for their first attempt on purpose: sent now, they would be sent too early.
+
+    Raises SetupError for them, also where it depends on whose clock a time without a zone shows.
+    """
     due, failed = plan.optional.get("due"), plan.bookkeeping.failed
     if due is None or due.type_oid not in TIMES:
         return
-    conditions = [sql.SQL("{} > clock_timestamp()").format(sql.Identifier(due.name))]
+    conditions = [sql.SQL("{} > clock_timestamp()").format(zoneless.latest(due))]
     if where is not None:
         conditions.append(table_rows.bracketed(where))
     if failed is not None:
@@ -340,7 +343,7 @@ async def _require_none_scheduled(conn: Connection, plan: Plan, where: sql.Compo
     if count:
         raise SetupError(
             f"{count} {'row' if count == 1 else 'rows'} of {plan.table} that nobody has tried to send yet "
-            f"{'is' if count == 1 else 'are'} to be sent later, by {quote(due.name)}",
+            f"{'is' if count == 1 else 'are'} to be sent later, by {zoneless.doubt(due)}",
             next="let the old relay send them when they are due; or send them at once: "
             "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore cdc-outbox backfill; or say with --where which rows are to be sent",
         )

@@ -1,8 +1,9 @@
-"""Times of writing without a time zone: `timestamp` doesn't say whose clock it shows, and is read as UTC.
+"""Times without a time zone: `timestamp` doesn't say whose clock it shows, and is read as UTC.
 
 An application that leaves the column to `now()`, or writes the time of its own place, means another clock, and a window
 over it holds other rows than a person meant, or none. Nobody can tell from the column. What the zone of the database
-is can be told, for that is the one in which `now()` is written unless a session has set another.
+is can be told, for that is the one in which `now()` is written unless a session has set another. Where a time decides
+whether a row may be published yet, the later of the two moments counts: that costs a question at worst.
 
 https://www.postgresql.org/docs/current/datatype-datetime.html#DATATYPE-TIMEZONES
 """
@@ -12,12 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
+from psycopg import sql
+
+from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table.values import TIMESTAMP
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.chosen import Window
     from cdc_outbox.table.plan import Plan
+    from cdc_outbox.table.values import Field
 
 # What RESET would bring back is the zone of the role and the database; the session's own is ours.
 _CLOCKS: Final[LiteralString] = """
@@ -26,6 +31,24 @@ select s.reset_val, pg_catalog.to_char(moment at time zone s.reset_val, 'YYYY-MM
   from pg_catalog.pg_settings s, pg_catalog.unnest(%s::timestamptz[]) with ordinality as asked (moment, at)
  where s.name = 'TimeZone' order by at
 """
+
+_LATEST: Final[LiteralString] = """
+greatest({column} at time zone 'UTC', {column} at time zone (
+         select reset_val from pg_catalog.pg_settings where name = 'TimeZone'))
+"""
+
+
+def latest(field: Field) -> sql.Composable:
+    """The latest moment that a column of type timestamp or timestamptz may mean, in SQL."""
+    column = sql.Identifier(field.name)
+    return sql.SQL(_LATEST).format(column=column) if field.type_oid == TIMESTAMP else column
+
+
+def doubt(field: Field) -> str:
+    """The column's name for a person, with what makes its times doubtful."""
+    if field.type_oid != TIMESTAMP:
+        return quote(field.name)
+    return f"{quote(field.name)}, whose times have no time zone: by UTC, or by the database's own clock"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from cdc_outbox.postgres import (
     unsent,
     wanted,
     whole,
+    zoneless,
 )
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import Connection, connect_control
@@ -291,9 +292,10 @@ class _Backfill:
             )
             if count:
                 by = f" by {workers}" if workers else ""
+                since = f", by {zoneless.doubt(taken.since)}" if taken.since is not None else ""
                 raise SlotBusy(
                     f"the old relay is still at work: {count} {'row' if count == 1 else 'rows'} of {each.table} "
-                    f"{'was' if count == 1 else 'were'} taken{by} less than {self.options.stale:g} s ago",
+                    f"{'was' if count == 1 else 'were'} taken{by} less than {self.options.stale:g} s ago{since}",
                     next="stop it and run this again; if it is stopped for sure, have them published: "
                     f"{self.all_the_same}",
                 )

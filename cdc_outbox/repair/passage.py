@@ -287,13 +287,14 @@ class _Carrier:
         """Publish the rows of a portion, as fast as the limits allow. Raises what the publisher fails with."""
         passage, publisher, rate = self._passage, self._publisher, self._passage.rate
         encode, created_us, publish = kept.plan.encode, kept.plan.created_us, publisher.publish
+        # A topic refuses what is far ahead of its clock, as times without a zone are that are read as UTC.
         now_us = time.time_ns() // 1000
         suspect = passage.suspect
         allowed = first = rate.rows()
         number = kept.first - 1
         for values in kept.portion:
             number += 1
-            encoded = encode(values, 0, number, created_us(values, now_us))
+            encoded = encode(values, 0, number, min(created_us(values, now_us), now_us))
             if isinstance(encoded, str):
                 passage.leave_out(number, encoded)
                 continue

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from cdc_outbox.event import Values
 from cdc_outbox.table.sent import Sent
 from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import BOOL, BPCHAR, Field, epoch_us, significant
+from cdc_outbox.table.values import BOOL, BPCHAR, TIMESTAMP, Field, epoch_us, significant
 
 Rule: TypeAlias = Callable[[Values, int], str | None]
 """From a row and its commit time in µs since 1970 to the reason for leaving it out."""
@@ -90,13 +90,14 @@ def due(field: Field) -> Rule:
     """Rows that may be sent at their commit: a stream can't wait for a later time."""
     at = field.at
     name = field.name
+    read = ", read as UTC since it has no time zone," if field.type_oid == TIMESTAMP else ""
 
     def rule(values: Values, commit_us: int) -> str | None:
         value = values[at]
         if value is not None and epoch_us(value, name) > commit_us:
             raise Unfit(
                 "scheduled",
-                f"its {name} lies after its commit, and a stream can't wait",
+                f"its {name}{read} lies after its commit, and a stream can't wait",
                 'send such rows at once with outbox.scheduled = "ignore", or insert them when they are due',
             )
         return None

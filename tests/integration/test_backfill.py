@@ -6,7 +6,8 @@ from itertools import product
 from typing import LiteralString
 
 import psycopg
-from psycopg.sql import SQL
+import pytest
+from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table import selection, sent
@@ -263,6 +264,39 @@ def test_rows_that_are_for_later(place: Backfilled) -> None:
     assert "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore cdc-outbox backfill" in remedy
     done = place.command(env={"CDC_OUTBOX_OUTBOX_SCHEDULED": "ignore"})
     assert "published 3" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC", "Asia/Tokyo"])
+def test_times_without_a_zone_may_go_by_the_clock_of_utc_or_of_the_database(
+    place: Backfilled, zone: str
+) -> None:
+    """What is fresh, or for later, by either of them is: behind UTC, ahead of it, and as one."""
+    place.execute(SQL("alter database {} set timezone = {}").format(Identifier(place.database.name), zone))
+    place.execute(TABLE_A.replace("timestamptz", "timestamp"))
+    row: LiteralString = (
+        "insert into outbox (aggregate_id, topic, payload, status, locked_at, locked_by, next_run_at)"
+        " select 'k', %s, '{}', %s, at - %s::interval, 'worker-7', at + %s::interval - interval '1 day'"
+        " from (select case when %s then now() at time zone 'UTC' else now()::timestamp end) s (at)"
+    )
+    for utc in (False, True):
+        place.execute("truncate outbox")
+        place.execute(row, (place.topic, "processing", "1 min", "0", utc))
+        place.ok("--only", "publication")
+        error, remedy = place.refuses(code=1)
+        assert (
+            "1 row of public.outbox was taken by worker-7 less than 300 s ago, by locked_at, whose times have"
+            in error
+        )
+        assert "--stale-after 0s" in remedy
+        place.execute("truncate outbox")
+        place.execute(row, (place.topic, "pending", "1 day", "1 day 1 h", utc))
+        error, remedy = place.refuses()
+        assert (
+            "yet is to be sent later, by next_run_at, whose times have no time zone: by UTC, or by" in error
+        )
+        assert "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore" in remedy
+    place.execute("update outbox set next_run_at = next_run_at - interval '1 day', locked_at = null")
+    assert "published 1" in place.backfill()
 
 
 def test_a_table_that_would_be_left_behind(place: Backfilled) -> None:
