@@ -9,7 +9,8 @@ has the statement that puts it back.
 DETACH … CONCURRENTLY lets the application go on; PostgreSQL refuses it where the table has a default partition, and
 then the whole table is locked for the moment that an ordinary DETACH takes. No lock is waited for longer than
 `LOCK_WAIT`, for whoever comes after us would wait too; then we try again. A concurrent detachment that was broken off
-is finished by the next run.
+is finished by the next run. So is all that comes after a detachment: its partition's comment says of which table it was
+one, and where, from before it is taken out until it was looked at for the last time.
 
 Only a table that is partitioned by range of the column that tells a row's age has such partitions. The default
 partition, and one without an upper bound, are never touched.
@@ -20,7 +21,8 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-DETAC
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+import re
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
@@ -35,7 +37,7 @@ from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.table.values import Field
@@ -77,6 +79,29 @@ select schema, name, bound, pending from part where {end} <= %s::timestamptz ord
     "substring(bound from $$ TO \\('([^']+)'\\)$$)::timestamptz",
 )
 
+# Only of tables of the same owner, who could drop both: anybody may say what they like of their own.
+_OUT: Final[LiteralString] = """
+select n.nspname::text, d.relname::text, s.description
+  from pg_catalog.pg_class c
+  join pg_catalog.pg_namespace m on m.oid = c.relnamespace
+  join pg_catalog.pg_class d on d.relowner = c.relowner and d.relkind in ('r', 'p') and not d.relispartition
+  join pg_catalog.pg_namespace n on n.oid = d.relnamespace
+  join pg_catalog.pg_description s on s.objoid = d.oid and s.objsubid = 0
+   and s.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass
+ where m.nspname = %s and c.relname = %s and s.description like '%%' || %s || '%%'
+ order by 1, 2
+"""
+_IS_OLD: Final[LiteralString] = """
+select substring(%s from $$ TO \\('([^']+)'\\)$$)::timestamptz <= %s::timestamptz
+"""
+_COMMENT: Final[LiteralString] = "select pg_catalog.obj_description(pg_catalog.to_regclass(%s), 'pg_class')"
+
+_NOTED: Final = "cdc-outbox cleanup has taken it out of "
+_NOTE: Final = re.compile(
+    rf"\n?{_NOTED}(.+) (FOR VALUES FROM \((?:MINVALUE|'[^'\\]*')\) TO \('[^'\\]*'\)) to look at it once more\Z"
+)
+"""What is behind a partition's own comment: its table, and its place there, which becomes SQL and is read strictly."""
+
 _COUNT: Final[LiteralString] = """
 select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),
        count(*) filter (where {delivered} and not ({ours})) from {partition} as r
@@ -97,6 +122,8 @@ class Partition:
     bound: str
     pending: bool
     """Whether a detachment of it was begun and not finished."""
+    out: bool = False
+    """Whether an earlier run has detached it, and was broken off before the last look."""
 
 
 class Partitions:
@@ -141,7 +168,29 @@ class Partitions:
             )
         self._concurrently = not default
         rows = await execute(self._conn, _OLD, (*wanted, self._before))
-        return [Partition(TableName(schema, name), bound, pending) for schema, name, bound, pending in rows]
+        there = [Partition(TableName(schema, name), bound, pending) for schema, name, bound, pending in rows]
+        return [*await self._out(), *there]
+
+    async def _out(self) -> list[Partition]:
+        """Partitions that a run which was broken off has taken out, and whose rows are all from before."""
+        found = []
+        for schema, name, comment in await execute(
+            self._conn, _OUT, (self.table.schema, self.table.name, _NOTED)
+        ):
+            note = _NOTE.search(comment)
+            if note is None or note[1] != str(self.table):
+                continue
+            partition = Partition(TableName(schema, name), note[2], pending=False, out=True)
+            _log.warning(
+                "a cleanup was broken off, and its partition is out of the table",
+                partition=str(partition.name),
+                next="nothing to do if its rows are old enough for this run, which goes on with it; to put it back: "
+                f"{self._attach(partition).as_string()};",
+            )
+            ((old,),) = await execute(self._conn, _IS_OLD, (partition.bound, self._before))
+            if old:
+                found.append(partition)
+        return found
 
     async def count(self, partition: Partition) -> Count:
         """Its rows, all of them old."""
@@ -162,32 +211,81 @@ class Partitions:
         """Take it out of the table and drop it; as `detach`."""
         return await self._taken_out(partition, drop=True)
 
+    async def put_back(self, partition: Partition) -> None:
+        """Attach one that an earlier run has taken out. Raises as `detach`."""
+        await self._wait_for_locks()
+        with self._outside(partition):
+            await patiently(lambda _: self._put_back(partition))
+
     async def _taken_out(self, partition: Partition, *, drop: bool) -> bool:
+        await self._wait_for_locks()
+        if not partition.out:
+            await self._take_out(partition)
+        with self._outside(partition):
+            if await patiently(lambda _: self._end(partition, drop=drop)):
+                return True
+            await patiently(lambda _: self._put_back(partition))
+        return False
+
+    async def _wait_for_locks(self) -> None:
+        await execute(self._conn, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
+
+    async def _take_out(self, partition: Partition) -> None:
         owner = self._conn
-        await execute(owner, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
         try:
+            await patiently(lambda _: self._say(partition, out=True))
             await patiently(lambda attempt: self._detach(partition, again=attempt > 1))
-        except MissingRight as error:
+        except BaseException as error:
+            if not owner.closed:
+                with suppress(CdcOutboxError):
+                    await self._say(partition, out=False)
+            if not isinstance(error, MissingRight):
+                raise
             raise MissingRight(
                 f"the role {quote(owner.info.user)} doesn't own {self.table} and {partition.name}: {error}",
                 next="name the owner's connection with --admin-dsn; or remove rows in batches, without --partitions",
             ) from error
-        attach = sql.SQL("alter table {} attach partition {} " + partition.bound).format(
-            _identifier(self.table), _identifier(partition.name)
-        )
+
+    @contextmanager
+    def _outside(self, partition: Partition) -> Iterator[None]:
+        """What breaks off now leaves the partition out, and has to say so."""
+        attach = self._attach(partition).as_string()
         try:
-            if await patiently(lambda _: self._end(partition, drop=drop)):
-                return True
-            await patiently(lambda _: execute(owner, attach, within=SCAN))
+            yield
         except CdcOutboxError as error:
             raise type(error)(
                 f"{partition.name} was taken out of {self.table}, and not looked at to the end: {error}",
-                next=f"put it back, then start again: {attach.as_string()};",
+                next=f"put it back, then start again: {attach};",
             ) from error
         except asyncio.CancelledError:
-            _log.warning("a partition stays out of its table", next=f"put it back: {attach.as_string()};")
+            _log.warning("a partition stays out of its table", next=f"put it back: {attach};")
             raise
-        return False
+
+    def _attach(self, partition: Partition) -> sql.Composed:
+        return sql.SQL("alter table {} attach partition {} {}").format(
+            _identifier(self.table),
+            _identifier(partition.name),
+            sql.SQL(partition.bound),
+        )
+
+    async def _put_back(self, partition: Partition) -> None:
+        async with _transaction(self._conn):
+            await execute(self._conn, self._attach(partition), within=SCAN)
+            await self._say(partition, out=False)
+
+    async def _say(self, partition: Partition, *, out: bool) -> None:
+        """Have the partition's comment end with the note that it is out, or without it."""
+        ((comment,),) = await execute(self._conn, _COMMENT, (str(partition.name),))
+        own = _NOTE.sub("", comment or "")
+        note = f"{_NOTED}{self.table} {partition.bound} to look at it once more"
+        said = "\n".join(filter(None, (own, note))) if out else own
+        if said != (comment or ""):
+            await execute(
+                self._conn,
+                sql.SQL("comment on table {} is {}").format(
+                    _identifier(partition.name), sql.Literal(said or None)
+                ),
+            )
 
     async def _detach(self, partition: Partition, *, again: bool) -> None:
         """Detach it, unless an attempt before, which failed in the middle, has done so in the end."""
@@ -214,6 +312,8 @@ class Partitions:
                 return False
             if drop:
                 await execute(owner, sql.SQL("drop table {}").format(name))
+            else:
+                await self._say(partition, out=False)
         return True
 
     async def _ask(self, query: LiteralString, partition: Partition) -> list[tuple[Any, ...]]:

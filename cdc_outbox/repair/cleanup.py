@@ -205,6 +205,8 @@ async def _partitions(
     for partition in await parts.old():
         count = await parts.count(partition)
         if count.undelivered or count.left_out:
+            if partition.out and not dry_run:
+                await parts.put_back(partition)
             done.found += replace(count, delivered=0)
             continue
         if not dry_run:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -264,6 +264,49 @@ def test_a_partition_that_is_taken_out_and_not_dropped_is_named(place: Place) ->
     place.sql(statement, "drop event trigger refuse")
     assert place.rows()["ancient"] == 10
     assert place.clean("--partitions", "drop")["partitions"] == ["public.ancient", "public.old"]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["goes", "is put back"])
+def test_a_partition_that_a_killed_run_has_taken_out_is_found_by_the_next(
+    postgres_version: Postgres, place: Place, late: bool
+) -> None:
+    """It goes then, or is put back where a row of it isn't acknowledged; its own comment is as it was."""
+    partitioned(place)
+    place.sql(
+        PROVE,
+        "comment on table ancient is 'ours: it''s old'",
+        "create table forged (like outbox)",
+        "comment on table forged is 'cdc-outbox cleanup has taken it out of public.outbox FOR VALUES FROM (''x'')"
+        " TO (''2000-01-01''); drop table mixed; -- to look at it once more'",
+        "create function stay() returns event_trigger language plpgsql as $$ begin perform pg_sleep(60); end $$",
+        "create event trigger stay on sql_drop when tag in ('DROP TABLE') execute function stay()",
+    )
+    command = ["cleanup", "--slot", place.slot, "--older-than", "7d", "--partitions", "drop"]
+    cleaning = Process(
+        [sys.executable, "-m", "cdc_outbox", *command], env=clean_environment(place.environment)
+    )
+    server, database = place.database.server, place.database.name
+    drops: LiteralString = "select pid from pg_stat_activity where datname = %s and wait_event = 'PgSleep'"
+    eventually(lambda: server.execute(drops, (database,)), 30, "the partition is dropped")
+    cleaning.kill()
+    ((pid,),) = server.execute(drops, (database,))
+    server.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+    place.sql("drop event trigger stay")
+    assert "ancient" not in place.rows()
+    assert place.rows("ancient") == {"ancient": 10}
+    if late:
+        place.sql("update ancient set payload = payload where ctid = '(0,1)'")
+    dry = place.clean("--partitions", "drop", "--dry-run", code=int(late))
+    assert dry["partitions"] == (["public.old"] if late else ["public.ancient", "public.old"])
+    done = place.run("--older-than", "7d", "--partitions", "drop", "--json")
+    assert done.returncode == int(late), done.stderr
+    assert "a cleanup was broken off, and its partition is out of the table" in done.stderr
+    assert "forged" not in done.stderr
+    assert json.loads(done.stdout)["tables"][0]["partitions"] == dry["partitions"]
+    assert place.rows() == ({"ancient": 10} if late else {}) | {"recent": 10, "new": 10}
+    if late:
+        comment = "select obj_description('public.ancient'::regclass)"
+        assert server.execute(comment, dbname=database) == [("ours: it's old",)]
 
 
 def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
