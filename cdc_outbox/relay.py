@@ -41,6 +41,7 @@ from cdc_outbox.kafka.publisher import KafkaPublisher
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
+from cdc_outbox.postgres.zoneless import tell_of_due
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import Live, State, Status
@@ -285,6 +286,7 @@ class Relay:
         known = [plan for plan in plans if plan is not None]
         for plan in known:
             self._mapping.is_news(plan)  # no: the line at start says it
+        await admission.control.run(partial(tell_of_due, plans=known))
         fixed = [plan.layout.topics.fixed for plan in known]
         self._fixed_topics = {topic for topic in fixed if topic is not None}
 

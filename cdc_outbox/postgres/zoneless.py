@@ -10,19 +10,25 @@ https://www.postgresql.org/docs/current/datatype-datetime.html#DATATYPE-TIMEZONE
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
+from cdc_outbox import log
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table.values import TIMESTAMP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdc_outbox.postgres.chosen import Window
     from cdc_outbox.table.plan import Plan
     from cdc_outbox.table.values import Field
+
+_log = log.get(__name__)
 
 # What RESET would bring back is the zone of the role and the database; the session's own is ours.
 _CLOCKS: Final[LiteralString] = """
@@ -36,6 +42,29 @@ _LATEST: Final[LiteralString] = """
 greatest({column} at time zone 'UTC', {column} at time zone (
          select reset_val from pg_catalog.pg_settings where name = 'TimeZone'))
 """
+
+_OTHER: Final[LiteralString] = """
+select reset_val from pg_catalog.pg_settings where name = 'TimeZone' and exists (
+       select from pg_catalog.unnest(array['2024-01-01', '2024-07-01']::timestamptz[]) as moment
+        where moment at time zone reset_val <> moment at time zone 'UTC')
+"""
+
+
+async def tell_of_due(conn: Connection, plans: Sequence[Plan]) -> None:
+    """Log where a stream may take rows as due at another time than they are."""
+    doubtful = [(plan.table, field) for plan in plans if (field := plan.optional.get("due")) is not None]
+    doubtful = [(table, field) for table, field in doubtful if field.type_oid == TIMESTAMP]
+    found = await execute(conn, _OTHER) if doubtful else []
+    for (zone,), (table, field) in itertools.product(found, doubtful):
+        _log.warning(
+            "times without a zone are read as UTC, and the database's clock is another: a row for later may be sent at "
+            "once, or a row that is due stop the relay",
+            table=str(table),
+            column=field.name,
+            zone=str(zone),
+            next='where no row is inserted before it is due: outbox.scheduled = "ignore"; else make the column '
+            "timestamptz",
+        )
 
 
 def latest(field: Field) -> sql.Composable:

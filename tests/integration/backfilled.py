@@ -107,14 +107,15 @@ class Backfilled(Set):
         eventually(file.exists, 30, lambda: f"the step {step}: {process.text()}")
         return process
 
-    def relay(self, *flags: str) -> None:
-        """Relay until caught up."""
+    def relay(self, *flags: str) -> str:
+        """Relay until caught up; its log."""
         done = run_command(
             *("start", "--slot", self.slot, "--bootstrap-servers", self.kafka.bootstrap, "--no-http"),
             *("--until-caught-up", *flags),
             env={"CDC_OUTBOX_DSN": self.dsn},
         )
         assert done.returncode == 0, done.stderr
+        return done.stderr
 
     def records(self) -> list[Record]:
         return read_all(self.kafka.bootstrap, self.topic)

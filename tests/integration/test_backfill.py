@@ -297,6 +297,7 @@ def test_times_without_a_zone_may_go_by_the_clock_of_utc_or_of_the_database(
         assert "CDC_OUTBOX_OUTBOX_SCHEDULED=ignore" in remedy
     place.execute("update outbox set next_run_at = next_run_at - interval '1 day', locked_at = null")
     assert "published 1" in place.backfill()
+    assert ("times without a zone are read as UTC" in place.relay()) is (zone != "UTC")
 
 
 def test_a_table_that_would_be_left_behind(place: Backfilled) -> None:
