@@ -34,6 +34,8 @@ from cdc_outbox.postgres.readiness import ready
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from psycopg.pq.abc import PGresult
+
     from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.postgres.backend import Backend
     from cdc_outbox.postgres.connection import Connection
@@ -90,7 +92,7 @@ class ReplicationStream:
         self.over = False
         """Whether the server has ended the copy, so that nothing can be confirmed any more."""
         self.taken = False
-        """Whether the server has read all that we sent: it answered our CopyDone, and did not just end."""
+        """Whether the server has read all that we sent: it ended the copy in order, since we asked or to shut down."""
         self.status_updates = 0
         self.keepalives = 0
         self.frame: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
@@ -193,6 +195,7 @@ class ReplicationStream:
             result = self._pgconn.get_result()
         except OperationalError as error:
             return self.gone(error)
+        self.taken = _in_order(result)
         if result is None or not result.error_message:
             return self.gone(OperationalError("the server ended the stream"))
         return sqlstate.from_result(result, stage="stream", encoding=self._encoding, slot=self._slot)
@@ -287,8 +290,9 @@ class ReplicationStream:
                 await asyncio.sleep(_STUCK)
                 await self.readable()
                 self.receive()
-        while pgconn.is_busy():
-            await self.readable()
-            self.receive()
-        result = pgconn.get_result()
-        self.taken = result is not None and result.status == ExecStatus.COMMAND_OK
+        # An error comes as a whole; after its CopyDone a server that shuts down says no more.
+        self.taken = bool(pgconn.is_busy()) or _in_order(pgconn.get_result())
+
+
+def _in_order(result: PGresult | None) -> bool:
+    return result is not None and result.status == ExecStatus.COMMAND_OK
