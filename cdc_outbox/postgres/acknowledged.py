@@ -21,8 +21,9 @@ that snapshot, was delivered, or needed no delivery. Why that holds:
 Every slot that feeds the table has to have proven it, shards and relays to several clusters alike: of each witness row
 the identity of its publication says which tables it has, by their OIDs. A pending slot about which nothing is decided
 has no such row, and `backfill` is yet to publish what was in the table before it: while there is one in the database,
-of whatever table, nothing is proven. A row that was there before the slot fed the table, or was left out by a setting,
-or lies in a gap that a person accepted, counts as acknowledged like those that were sent: nothing will deliver it any
+of whatever table, nothing is proven. One that is made later wants what is in the table by then: so whoever takes rows
+away does it `unless_undecided`. A row that was there before the slot fed the table, or was left out by a setting, or
+lies in a gap that a person accepted, counts as acknowledged like those that were sent: nothing will deliver it any
 more.
 
 https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
@@ -31,12 +32,13 @@ https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAR
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import MissingRight, PostgresUnavailable
+from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, slip, witness
 from cdc_outbox.postgres.connection import Connection, execute
@@ -45,6 +47,7 @@ from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from datetime import datetime
 
     from cdc_outbox.event import TableName
@@ -68,6 +71,23 @@ select slot_name::text from pg_catalog.pg_replication_slots
  where database = current_database() and plugin = %s and pg_catalog.right(slot_name::text, %s) = %s
 """
 
+_UNDECIDED: Final[LiteralString] = (
+    _PENDING
+    + """   and not exists (select from public.cdc_outbox_witness w
+                    where w.slot = pg_catalog.left(slot_name::text, -pg_catalog.length(%s)))
+ order by 1 limit 1
+"""
+)
+
+# Between two statements it waits for another connection, for as long as that takes.
+_NUMBERED: Final[LiteralString] = """
+select pg_catalog.set_config('idle_in_transaction_session_timeout', '0', true), pg_catalog.pg_current_xact_id()
+"""
+
+
+class Undecided(CdcOutboxError):
+    """A slot is being made, and of the rows from before it nothing is decided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -86,7 +106,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What all slots of a table have proven of it, at one moment. It holds for good."""
+    """What all slots of a table have proven of it, at one moment. It holds for good; see `unless_undecided`."""
 
     table: TableName
     proofs: tuple[Proof, ...]
@@ -170,6 +190,31 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
             )
         )
     return Acknowledged(table, tuple(sorted(proofs, key=lambda proof: proof.slot)))
+
+
+@asynccontextmanager
+async def unless_undecided(relay: Connection) -> AsyncIterator[None]:
+    """Take rows away in the block, by another connection, unless a pending slot is undecided.
+
+    The block is inside a transaction of `relay` that has its number before it looks for such slots, and the creation of
+    a slot waits for every transaction that has one. So a slot is seen, or it is made once the rows are gone, and they
+    are counted and read after that. Raises Undecided; PostgresUnavailable.
+    """
+    await execute(relay, "begin")
+    try:
+        await execute(relay, _NUMBERED)
+        suffix = PENDING_SUFFIX
+        found = await execute(relay, _UNDECIDED, (PLUGIN, len(suffix), suffix, suffix))
+        if found:
+            name = str(found[0][0])
+            raise Undecided(
+                f"rows from before the slot {name} have yet to be published",
+                next=f"cdc-outbox backfill --slot {name.removesuffix(suffix)}",
+            )
+        yield
+    finally:
+        if not relay.closed:
+            await execute(relay, "rollback")
 
 
 async def _undecided(conn: Connection, known: set[str]) -> list[str]:

@@ -24,7 +24,7 @@ import asyncio
 import re
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
@@ -32,7 +32,6 @@ from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.expired import SHOWN, Count, Kept
 from cdc_outbox.postgres.patience import patiently
 from cdc_outbox.table.values import INTEGERS
 
@@ -48,7 +47,7 @@ LOCK_WAIT: Final = 2.0
 """Seconds for which a lock is waited for."""
 
 SCAN: Final = 600.0
-"""Seconds that one look through a partition may take."""
+"""Seconds that the last look through a partition may take, and putting it back."""
 
 _KEY: Final[LiteralString] = """
 select p.partstrat::text, p.partnatts, a.attname::text,
@@ -102,13 +101,6 @@ _NOTE: Final = re.compile(
 )
 """What is behind a partition's own comment: its table, and its place there, which becomes SQL and is read strictly."""
 
-_COUNT: Final[LiteralString] = """
-select count(*) filter (where {delivered} and {ours}), count(*) filter (where not ({delivered})),
-       count(*) filter (where {delivered} and not ({ours})) from {partition} as r
-"""
-_OLDEST: Final[LiteralString] = """
-select r.{id}::text, r.{time}::text from {partition} as r where not ({delivered}) order by r.{time} limit {shown}
-"""
 _IN_THE_WAY: Final[LiteralString] = """
 select exists (select from {partition} as r where not ({delivered} and {ours}))
 """
@@ -134,16 +126,15 @@ class Partitions:
         conn: Connection,
         acknowledged: Acknowledged,
         *,
-        id_column: Field,
         time: Field,
         before: str,
         ours: sql.Composable | None = None,
     ) -> None:
         self._conn = conn
+        self.acknowledged = acknowledged
         self.table = acknowledged.table
         self._delivered = acknowledged.condition(sql.Identifier("r"))
         self._ours = ours or sql.SQL("true")
-        self._id = id_column.name
         self._column = time.name
         self._number = time.type_oid in INTEGERS
         self._before = before
@@ -192,14 +183,6 @@ class Partitions:
                 found.append(partition)
         return found
 
-    async def count(self, partition: Partition) -> Count:
-        """Its rows, all of them old."""
-        await execute(self._conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
-        ((delivered, undelivered, left_out),) = await self._ask(_COUNT, partition)
-        oldest = await self._ask(_OLDEST, partition) if undelivered else []
-        kept = tuple(Kept(id_, time) for id_, time in oldest)
-        return Count(int(delivered), int(undelivered), int(left_out), kept)
-
     async def detach(self, partition: Partition) -> bool:
         """Take it out of the table; it stays as a table of its own. False where a row came that isn't acknowledged.
 
@@ -213,12 +196,12 @@ class Partitions:
 
     async def put_back(self, partition: Partition) -> None:
         """Attach one that an earlier run has taken out. Raises as `detach`."""
-        await self._wait_for_locks()
+        await self._take_time()
         with self._outside(partition):
             await patiently(lambda _: self._put_back(partition))
 
     async def _taken_out(self, partition: Partition, *, drop: bool) -> bool:
-        await self._wait_for_locks()
+        await self._take_time()
         if not partition.out:
             await self._take_out(partition)
         with self._outside(partition):
@@ -227,8 +210,9 @@ class Partitions:
             await patiently(lambda _: self._put_back(partition))
         return False
 
-    async def _wait_for_locks(self) -> None:
-        await execute(self._conn, sql.SQL("set lock_timeout = {}").format(sql.Literal(int(LOCK_WAIT * 1000))))
+    async def _take_time(self) -> None:
+        limits = (sql.Literal(int(seconds * 1000)) for seconds in (LOCK_WAIT, SCAN))
+        await execute(self._conn, sql.SQL("set lock_timeout = {}; set statement_timeout = {}").format(*limits))
 
     async def _take_out(self, partition: Partition) -> None:
         owner = self._conn
@@ -307,7 +291,11 @@ class Partitions:
         owner, name = self._conn, _identifier(partition.name)
         async with _transaction(owner):
             await execute(owner, sql.SQL("lock table {} in access exclusive mode").format(name))
-            ((in_the_way,),) = await self._ask(_IN_THE_WAY, partition)
+            ((in_the_way,),) = await execute(
+                owner,
+                sql.SQL(_IN_THE_WAY).format(partition=name, delivered=self._delivered, ours=self._ours),
+                within=SCAN + 5,
+            )
             if in_the_way:
                 return False
             if drop:
@@ -315,17 +303,6 @@ class Partitions:
             else:
                 await self._say(partition, out=False)
         return True
-
-    async def _ask(self, query: LiteralString, partition: Partition) -> list[tuple[Any, ...]]:
-        statement = sql.SQL(query).format(
-            partition=_identifier(partition.name),
-            delivered=self._delivered,
-            ours=self._ours,
-            id=sql.Identifier(self._id),
-            time=sql.Identifier(self._column),
-            shown=sql.Literal(SHOWN),
-        )
-        return await execute(self._conn, statement, within=SCAN + 5)
 
 
 @asynccontextmanager

@@ -4,6 +4,9 @@ First the table is read once, a piece at a time, and counted; then the rows that
 each statement comes a pause in proportion to it, so that the database has the better part of its time for others,
 however slow it is.
 
+Nothing goes while a pending slot is undecided, one that is made meanwhile included: then what is proven is asked again,
+and what stays is counted anew.
+
 What is old and not acknowledged stays, and says that something is wrong: no relay streams, or it is far behind.
 """
 
@@ -11,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.postgres import expired
-from cdc_outbox.postgres.acknowledged import acknowledged
+from cdc_outbox.postgres.acknowledged import Undecided, acknowledged, unless_undecided
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import NAMES_TIME
 from cdc_outbox.postgres.connection import connect_control, execute
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.expired import Kept, Piece
     from cdc_outbox.settings import Settings
@@ -156,27 +161,37 @@ async def _table(
 ) -> Cleaned:
     plan = await planned(settings, owner, table)
     by = aged(plan, rule.older_than)
-    done = Cleaned(table, by.name if by is not None else None)
-    proven = await acknowledged(relay, owner, settings.postgres.slot, table)
-    before = await expired.moment(owner, rule.older_than)
-    ours = None if rule.left_out else expired.ours(plan, settings.outbox)
-    if rule.partitions is None:
-        rows = Expired(owner, proven, id_column=plan.layout.id, time=by, before=before, ours=ours)
-        await _rows(rows, rule, done, dry_run=dry_run, told=told)
-    elif by is None:
+    if rule.partitions is not None and by is None:
         raise UsageError(
             "--older-than 0s removes rows of any age, and --partitions removes those that are old",
             next="give an age, such as --older-than 7d",
         )
-    else:
-        parts = Partitions(owner, proven, id_column=plan.layout.id, time=by, before=before, ours=ours)
-        await _partitions(parts, rule.partitions, done, dry_run=dry_run, told=told)
+    done = Cleaned(table, by.name if by is not None else None)
+    before = await expired.moment(owner, rule.older_than)
+    ours = None if rule.left_out else expired.ours(plan, settings.outbox)
+    of = partial(Expired, owner, id_column=plan.layout.id, time=by, before=before, ours=ours)
+    while True:
+        proven = await acknowledged(relay, owner, settings.postgres.slot, table)
+        done.found = Count(done.removed)
+        with suppress(Undecided):
+            if rule.partitions is None or by is None:
+                await _rows(relay, of(proven), rule, done, dry_run=dry_run, told=told)
+            else:
+                parts = Partitions(owner, proven, time=by, before=before, ours=ours)
+                await _partitions(relay, parts, of, rule, done, dry_run=dry_run, told=told)
+            break
     if done.found.undelivered:
         done.why = await standing(relay, proven)
     return done
 
 
-async def _rows(rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told: Told) -> None:
+async def _rows(
+    relay: Connection, rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told: Told
+) -> None:
+    async def removed(piece: Piece) -> int:
+        async with unless_undecided(relay):
+            return await rows.delete(piece, rule.batch)
+
     full: list[Piece] = []
     pieces = await rows.pieces()
     for read, piece in enumerate(pieces, 1):
@@ -188,35 +203,49 @@ async def _rows(rows: Expired, rule: Rule, done: Cleaned, *, dry_run: bool, told
     for piece in full if not dry_run else ():
         went = rule.batch
         while went == rule.batch:
-            went = await gently(rule.share, partial(rows.delete, piece, rule.batch))
+            went = await gently(rule.share, partial(removed, piece))
             done.removed += went
             told(REMOVED, done.removed, done.found.delivered)
 
 
 async def _partitions(
+    relay: Connection,
     parts: Partitions,
-    how: Literal["drop", "detach"],
+    of: Callable[[Acknowledged], Expired],
+    rule: Rule,
     done: Cleaned,
     *,
     dry_run: bool,
     told: Told,
 ) -> None:
     """Only partitions with no row that isn't acknowledged go; of the others no row does."""
+    take_out = parts.drop if rule.partitions == "drop" else parts.detach
     for partition in await parts.old():
-        count = await parts.count(partition)
+        rows = of(replace(parts.acknowledged, table=partition.name))
+        count = await _counted(rows, rule.share)
         if count.undelivered or count.left_out:
             if partition.out and not dry_run:
                 await parts.put_back(partition)
             done.found += replace(count, delivered=0)
             continue
         if not dry_run:
-            if not await (parts.drop if how == "drop" else parts.detach)(partition):
-                done.found += replace(await parts.count(partition), delivered=0)
+            async with unless_undecided(relay):
+                gone = await take_out(partition)
+            if not gone:
+                done.found += replace(await _counted(rows, rule.share), delivered=0)
                 continue
             done.removed += count.delivered
             told(REMOVED, done.removed, 0)
         done.found += count
         done.partitions += (partition.name,)
+
+
+async def _counted(rows: Expired, share: float) -> Count:
+    """All old rows, a piece at a time, so that nobody waits for us who wants the table to itself."""
+    found = Count()
+    for piece in await rows.pieces():
+        found += await gently(share, partial(rows.count, piece))
+    return found
 
 
 async def planned(settings: Settings, conn: Connection, table: TableName) -> Plan:

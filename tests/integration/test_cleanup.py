@@ -135,6 +135,61 @@ def test_each_slot_has_to_be_past_a_row(place: Place) -> None:
     assert place.clean()["removed"] == 5
 
 
+HELD = """
+create function held() returns trigger language plpgsql as $$
+begin perform pg_advisory_xact_lock(1); return old; end $$
+"""
+"""A DELETE that waits for whoever has the advisory lock 1."""
+
+
+def init_counts(place: Place, slot: str) -> Process:
+    """An `init` for another slot, under way."""
+    return Process(
+        [sys.executable, "-m", "cdc_outbox", "init", "--slot", slot, "--publication", f"{slot}_pub"],
+        env=clean_environment(place.environment),
+        pipes=True,
+    )
+
+
+def seen(place: Place, query: LiteralString, *parameters: str) -> None:
+    """Wait until a query finds something."""
+    server, name = place.database.server, place.database.name
+    eventually(lambda: server.execute(query, parameters, dbname=name), 30, query)
+
+
+PENDING: LiteralString = "select 1 from pg_replication_slots where slot_name = %s"
+
+
+def test_no_row_goes_that_a_slot_made_meanwhile_wants(postgres_version: Postgres, place: Place) -> None:
+    """A batch that has begun ends before the rows are counted, and the next one finds the pending slot."""
+    create_outbox(place.database.dsn)
+    place.init()
+    place.insert("old", 100, "8 days")
+    place.sql(PROVE, HELD, "create trigger held before delete on outbox for each row execute function held()")
+    other = f"{place.slot}_b"
+    with psycopg.connect(place.database.dsn, autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(1)")
+        cleaning = Process(
+            [sys.executable, "-m", "cdc_outbox", "cleanup", "--slot", place.slot, "--older-than", "7d", "--json",
+             "--batch", "10"],
+            env=clean_environment(place.environment),
+            pipes=True,
+        )  # fmt: skip
+        seen(place, "select 1 from pg_locks where locktype = 'advisory' and not granted")
+        counting = init_counts(place, other)
+        seen(place, PENDING, f"{other}_pending")
+    stdout, stderr = cleaning.popen.communicate(timeout=60)
+    refusal = counting.popen.communicate(timeout=60)[1].decode()
+    assert f"public.outbox holds {place.rows()['old']} rows from before the slot" in refusal
+    (said,) = json.loads(stdout)["tables"]
+    assert (said["removed"], said["unacknowledged"], place.rows()) == (10, 90, {"old": 90})
+    assert f"rows from before the slot {other}_pending have yet to be published" in stderr.decode()
+    assert f"next: cdc-outbox backfill --slot {other}" in stderr.decode()
+    done = run_command("drop", "--yes", "--slot", other, env=place.environment)
+    assert done.returncode == 0, done.stderr
+    assert place.clean()["removed"] == 90
+
+
 def test_a_table_that_inherits_is_another_table(place: Place) -> None:
     """Its rows lie at the same places as those of the outbox."""
     create_outbox(place.database.dsn)
@@ -347,6 +402,35 @@ def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
     assert said["partitions"] == ["public.ancient"]
     assert said["unacknowledged"] == 1
     assert place.rows() == {"old": 10, "late": 1, "recent": 10, "new": 10}
+
+
+def test_no_partition_goes_that_a_slot_made_meanwhile_wants(postgres_version: Postgres, place: Place) -> None:
+    partitioned(place)
+    place.sql(PROVE)
+    other = f"{place.slot}_b"
+    with psycopg.connect(place.database.dsn) as reader:
+        reader.execute("select from outbox")  # the detachment waits for it, and no slot does
+        cleaning = Process(
+            [sys.executable, "-m", "cdc_outbox", "cleanup", "--slot", place.slot, "--older-than", "7d", "--json",
+             "--partitions", "drop"],
+            env=clean_environment(place.environment),
+            pipes=True,
+        )  # fmt: skip
+        seen(
+            place,
+            "select 1 from pg_stat_activity where query like 'alter table%%detach%%' and wait_event_type = 'Lock'"
+            " and datname = %s",
+            place.database.name,
+        )
+        counting = init_counts(place, other)
+        seen(place, PENDING, f"{other}_pending")
+    stdout, stderr = cleaning.popen.communicate(timeout=60)
+    refusal = counting.popen.communicate(timeout=60)[1].decode()
+    (said,) = json.loads(stdout)["tables"]
+    assert said["partitions"] == ["public.ancient"]
+    assert place.rows() == {"old": 10, "recent": 10, "new": 10}
+    assert "public.outbox holds 30 rows from before the slot" in refusal
+    assert f"rows from before the slot {other}_pending have yet to be published" in stderr.decode()
 
 
 def test_what_stands_in_the_way_is_named(place: Place, slot: str) -> None:
