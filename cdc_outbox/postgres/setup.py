@@ -32,10 +32,10 @@ What this guarantees:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from psycopg import sql
 
@@ -56,6 +56,7 @@ from cdc_outbox.postgres import (
     slip,
     slot,
     steps,
+    wanted,
     whole,
     witness,
 )
@@ -76,6 +77,7 @@ from cdc_outbox.postgres.server import (
 )
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
+from cdc_outbox.postgres.table_rows import noticed
 from cdc_outbox.postgres.unsent import COUNT_LIMIT, count_unsent, see_whole, unsent_by_value
 from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
@@ -85,8 +87,12 @@ from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.sent import Bookkeeping
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from cdc_outbox.event import TableName
     from cdc_outbox.settings import Settings
+
+    Answer = TypeVar("Answer")
 
 # Two processes that create the same thing at once: one of them gets one of these.
 _MADE_MEANWHILE: Final = frozenset({"42P07", "42710", "23505"})
@@ -156,7 +162,7 @@ async def init(
 
     Raises MissingRight after all steps that don't need the missing ones; SetupError and its kin for what a
     person must mend first; SlotBlocked when open transactions hold the slot up for too long; SlotBusy when
-    another process is at it; PostgresUnavailable.
+    another process is at it; wanted.TableWanted; PostgresUnavailable.
     """
     owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
     try:
@@ -499,10 +505,10 @@ class _Init:
         await everything_visible(self.owner, made, self.name, within=self.options.wait, waiting=self.waiting)
         try:
             if not self.options.backfill:
-                self.whole = await self.left_behind()
+                self.whole = await self.watched(relay, self.left_behind())
                 return made
             self.whole = {name: [] for of in await self.rows() for name in await whole.parts(self.owner, of)}
-            counted = {table: await self.unsent(table) for table in self.settings.outbox.tables}
+            counted = await self.watched(relay, self.counted())
         except BaseException:
             if pending is None:
                 with suppress(CdcOutboxError):
@@ -516,6 +522,19 @@ class _Init:
         if held:
             raise self.backfill_needed(made, held)
         return made
+
+    async def watched(self, relay: Connection, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Do what reads the tables over the owner's connection; raise TableWanted where somebody waits for one."""
+        await noticed(self.owner)
+        pid = self.owner.info.backend_pid
+        async with wanted.watched(
+            relay, lambda: pid, next=lambda: "let it be done, then run the same init again"
+        ) as looking:
+            return await wanted.unless(looking, work)
+
+    async def counted(self) -> dict[TableName, tuple[int, str]]:
+        """The rows of each table that may be unsent."""
+        return {table: await self.unsent(table) for table in self.settings.outbox.tables}
 
     async def rows(self) -> list[whole.Rows]:
         """The rows of the tables that are sent, as far as the tables fit."""

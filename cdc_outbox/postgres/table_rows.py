@@ -161,11 +161,15 @@ async def _locked_by_another(conn: Connection, tables: Sequence[TableName]) -> T
 
 
 async def patient(conn: Connection) -> None:
-    """Let statements on the table take their time; a policy that would hide rows is an error from now on.
-
-    A statement that nobody waits for any more ends all the same, where the server's platform can tell.
+    """Let statements on the table take their time, as long as somebody waits for them; a policy that would hide rows is
+    an error from now on.
     """
     await execute(conn, _PATIENT)
+    await noticed(conn)
+
+
+async def noticed(conn: Connection) -> None:
+    """Let the server end a statement that nobody waits for any more, where its platform can tell."""
     with suppress(CdcOutboxError):
         await execute(conn, _NOTICED)
 

@@ -157,7 +157,7 @@ async def waiting(conn: Connection, plan: Plan, choice: Choice) -> Waiting:
     given rows up and nobody has said what is to become of them, where the table says of rows what nobody understands,
     or where no row fulfils a person's condition and some may be unsent; MissingRight; PostgresUnavailable.
     """
-    order, ordered = await _order(conn, plan, choice)
+    order, ordered = await written_order(conn, plan, choice.order_by)
     rule, where = await _rule(conn, plan, choice)
     failed = plan.bookkeeping.failed
     if failed is not None and choice.failed == "skip":
@@ -349,10 +349,15 @@ async def _require_none_scheduled(conn: Connection, plan: Plan, where: sql.Compo
         )
 
 
-async def _order(conn: Connection, plan: Plan, choice: Choice) -> tuple[sql.Composable, str]:
+async def written_order(conn: Connection, plan: Plan, order_by: str | None) -> tuple[sql.Composable, str]:
+    """The order in which the rows were written, as it stands behind ORDER BY, and in words.
+
+    `order_by`: columns that a person names. Raises UsageError or SetupError for names that can't be, SetupError where
+    nothing says the order.
+    """
     table, identity = plan.table, plan.layout.id
-    if choice.order_by is not None:
-        named = [*_named(plan, choice.order_by)]
+    if order_by is not None:
+        named = [*_named(plan, order_by)]
         if all(field != identity for field, _ in named):
             named.append((identity, ""))
         return _ordering(named)

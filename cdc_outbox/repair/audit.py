@@ -53,7 +53,7 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
-    from typing import TypeAlias
+    from typing import TypeAlias, TypeVar
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.connection import Connection
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from cdc_outbox.repair.judgement import Stray
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.plan import Plan
+
+    Answer = TypeVar("Answer")
 
 _log = log.get(__name__)
 
@@ -159,6 +161,9 @@ class _Audit:
                 expected = sum(ends[place] - begins[place] for place in ends)
                 books = await self._unwanted(conn, self._read_rows(conn, sources, expected))
                 stack.enter_context(closing(books))
+                nothing = (
+                    None if books.rows else await self._unwanted(conn, self._nothing(conn, sources, window))
+                )
             rules = Rules(
                 since=None if window.since is None else _us(window.since),
                 until=None if window.until is None else _us(window.until),
@@ -184,8 +189,8 @@ class _Audit:
             if idle:
                 name = settings.postgres.slot
                 self._notes.append(f"no relay streams from the slot {name}: what is under way waits in it")
-            if not books.rows:
-                self._notes.append(await self._nothing(sources, window))
+            if nothing is not None:
+                self._notes.append(nothing)
             if self._lacking is not None and findings.missing.count:
                 self._notes.append(f"some of what is missing may be under way: {self._lacking}")
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
@@ -250,12 +255,12 @@ class _Audit:
         self._meant = next((each.meant for each in found if each.meant), None)
         self._margin_ms += max([0, *(each.ahead for each in found)]) * 1000
 
-    async def _nothing(self, sources: list[AuditedRows], window: Window) -> str:
-        """What was looked at, where there is no row in it."""
+    async def _nothing(self, conn: Connection, sources: list[AuditedRows], window: Window) -> str:
+        """What was looked at, where there is no row in it, seen through the snapshot of `conn`."""
         tables = " or ".join(str(source.plan.table) for source in sources)
         if not window:
             return f"there is no row in {tables}"
-        times = [us for source in sources if (us := await source.newest(self._owner)) is not None]
+        times = [us for source in sources if (us := await source.newest(conn)) is not None]
         newest = f"; the newest was written {iso(max(times))}" if times else ", nor before or after"
         return f"there is no row of this window in {tables}{newest}"
 
@@ -286,7 +291,7 @@ class _Audit:
             raise
         return books
 
-    async def _unwanted(self, conn: Connection, work: Coroutine[Any, Any, Books]) -> Books:
+    async def _unwanted(self, conn: Connection, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Do the work unless somebody comes to wait for the table: then raise TableWanted."""
         pid = conn.info.backend_pid
         async with wanted.watched(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
-from cdc_outbox.postgres import peek, slot, stored, witness
+from cdc_outbox.postgres import peek, slot, stored, table_rows, wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.id_column import indexed
@@ -174,6 +174,7 @@ class _Search:
         self._relay = relay
         self._owner = owner
         self._told = told
+        self._unindexed: set[TableName] = set()
 
     async def events(self) -> list[Event]:
         """The rows of all tables, and what waits in the slot alone, in the order of the tables."""
@@ -186,8 +187,9 @@ class _Search:
             proven = await acknowledged(self._relay, self._owner, self._slot, table)
             if not await indexed(self._owner, table, plan.layout.id.name):
                 self._told(f"column {plan.layout.id.name} of {table} has no index: the whole table is read")
+                self._unindexed.add(table)
             try:
-                rows = await stored.find(self._owner, plan, proven, self._id)
+                rows = await self._find(plan, proven)
             except UsageError as error:
                 refused[table] = error
                 continue
@@ -198,6 +200,17 @@ class _Search:
         there = {event.table for event in events} | {plan.table for plan, _, _ in unproven}
         events += await self._undelivered(unproven, set(tables) - there - refused.keys())
         return sorted(events, key=lambda event: tables.index(event.table))
+
+    async def _find(self, plan: Plan, proven: Acknowledged) -> list[Stored]:
+        """The rows with the id; raise TableWanted where somebody comes to wait for a table that is read as a whole."""
+        if plan.table not in self._unindexed:
+            return await stored.find(self._owner, plan, proven, self._id)
+        await table_rows.noticed(self._owner)
+        pid = self._owner.info.backend_pid
+        async with wanted.watched(
+            self._relay, lambda: pid, next=lambda: "let it be done, then look again"
+        ) as looking:
+            return await wanted.unless(looking, stored.find(self._owner, plan, proven, self._id))
 
     async def _undelivered(
         self, rows: list[tuple[Plan, Acknowledged, Stored]], absent: set[TableName]
@@ -290,7 +303,7 @@ class _Search:
             found = await witness.read(self._relay, self._slot)
             if alone and isinstance(found, Witness) and found.position >= end:
                 return self._delivered(plan, proven, row)
-            now = await stored.find(self._owner, plan, proven, self._id)
+            now = await self._find(plan, proven)
             if any(each.values == row.values and each.delivered for each in now):
                 return self._delivered(plan, proven, row)
         problems = await standing(self._relay, proven)

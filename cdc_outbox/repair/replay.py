@@ -34,7 +34,7 @@ from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
-from cdc_outbox.postgres.waiting import Choice, waiting
+from cdc_outbox.postgres.waiting import written_order
 from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.table.mapping import Mapping
@@ -202,7 +202,7 @@ class Replay:
         self._rest = "with a later --since"
         """How what is left is chosen once a replay has ended in the middle."""
         self._reader: int | None = None
-        """Process id of the session that has the snapshot."""
+        """Process id of the session that reads the table: at last the one that has the snapshot."""
         self.published: dict[str, int] = {}
         """Confirmed events by topic, once `publish` has ended, however it did."""
 
@@ -310,6 +310,8 @@ class Replay:
         async with AsyncExitStack() as stack:
             owner = await stack.enter_async_context(lookup.connected(postgres, APPLICATION_NAME))
             await table_rows.patient(owner)
+            self._reader = owner.info.backend_pid
+            stack.callback(self._read_no_more)
             plan = await self._plan(owner)
             condition = await choosing.condition(
                 owner,
@@ -320,13 +322,13 @@ class Replay:
             )
             self._rest = "with a later --since" if "created_at" in plan.optional else "by --id"
             self._require_there(plan, condition)
-            order = await waiting(owner, plan, Choice(everything=True, order_by=self._ordered_by(plan)))
+            order, ordered = await written_order(owner, plan, self._ordered_by(plan))
             reader = await stack.enter_async_context(
                 table_rows.snapshot(postgres, [self._table], application_name=APPLICATION_NAME, like=owner)
             )
             await reach_operators(reader, *(field.type_oid for field in plan.needed.values()))
             self._reader = reader.info.backend_pid
-            found = Found(self._table, order.ordered, clock=await zoneless(owner, plan, condition.window))
+            found = Found(self._table, ordered, clock=await zoneless(owner, plan, condition.window))
             undelivered = await _undelivered(held, self._table) if held is not None else None
             proven = None
             if undelivered is None:
@@ -335,13 +337,13 @@ class Replay:
                 found.unproven = next(
                     ((each.lacking, each.next) for each in proof.proofs if each.lacking is not None), None
                 )
-            rows = ChosenRows(plan, condition, order.order, proven)
+            rows = ChosenRows(plan, condition, order, proven)
             count, ids = await rows.unproven(owner)
             found.leave(ids, count)
-            try:
-                yield _Opened(reader, rows, condition.key, undelivered or set(), found)
-            finally:
-                self._reader = None
+            yield _Opened(reader, rows, condition.key, undelivered or set(), found)
+
+    def _read_no_more(self) -> None:
+        self._reader = None
 
     async def _plan(self, conn: Connection) -> Plan:
         settings = self._settings
