@@ -6,10 +6,14 @@ of it but other OIDs and another xmin. So the publication's identity is written 
 witness table under the pending slot's own name, at a position where the slot wasn't there yet. Killed between the two
 there is a note without a slot, which means nothing: the next one is written over it. The witness row of the slot's own
 name, which has the identity too, takes its place (`pending.decide`).
+
+Before PostgreSQL 18 a stream ends at a change that was made while there was no publication of the name; since then it
+passes over it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.event import quote
@@ -21,11 +25,23 @@ from cdc_outbox.postgres.slot import pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.publication import Identity
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
 
 _NOW: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
+
+
+PASSES_OVER: Final = 18
+"""The first version whose streams pass over changes from a time without the publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Why a pending slot may lack rows that were committed since it was made. `passable`: it gives the others."""
+
+    why: str
+    passable: bool
 
 
 async def note(
@@ -49,9 +65,14 @@ async def note(
 
 
 async def hidden(
-    relay: Connection, owner: Connection, pending: Slot, server: Server, state: PublicationState
-) -> str | None:
-    """Why rows may have been hidden from a pending slot, in words; None where the publication is what it was."""
+    relay: Connection,
+    owner: Connection,
+    pending: Slot,
+    server: Server,
+    publication: str,
+    identity: Identity | None,
+) -> Gap | None:
+    """Why rows may have been hidden from a pending slot; None where the publication is what it was."""
     found = await witness.read_by(relay, owner, pending.name)
     if (
         isinstance(found, Absent)
@@ -60,10 +81,16 @@ async def hidden(
         or pending.confirmed_flush_lsn is None
         or found.position > pending.confirmed_flush_lsn
     ):
-        return f"nothing says what the publication {quote(state.name)} was when the slot was made"
-    if state.identity is None or compare(found.identity, state.identity) is not Change.UNCHANGED:
-        return changed(state.name)
-    return None
+        return Gap(
+            f"nothing says what the publication {quote(publication)} was when the slot was made",
+            passable=True,
+        )
+    if identity is None:
+        return Gap(changed(publication), passable=False)
+    if compare(found.identity, identity) is Change.UNCHANGED:
+        return None
+    stayed = found.identity.publication.oid == identity.publication.oid
+    return Gap(changed(publication), passable=stayed or server.major >= PASSES_OVER)
 
 
 def changed(publication: str) -> str:

@@ -22,14 +22,15 @@ from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
 from cdc_outbox.postgres import noted, slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection
-from cdc_outbox.postgres.publication import Change, Identity, compare
+from cdc_outbox.postgres.noted import Gap
+from cdc_outbox.postgres.publication import Change, compare
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
-    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication import Identity, PublicationState
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.postgres.whole import Keys
@@ -65,19 +66,28 @@ def decided(row: Witness | None, pending: Slot | None, server: Server) -> bool:
     )
 
 
-def is_whole(pending: Slot, row: Witness | None, identity: Identity | None) -> bool:
-    """Whether a pending slot still has its WAL, and a decided one its publication from its start on.
+async def gap(
+    relay: Connection,
+    owner: Connection,
+    pending: Slot,
+    row: Witness | None,
+    server: Server,
+    publication: str,
+    identity: Identity | None,
+) -> Gap | None:
+    """Why the pending slot may lack rows that were committed since it was made; None where it has all of them.
 
-    Before the decision it doesn't matter to who reads the table what the publication hid: such rows are there. Who
-    doesn't read it asks `require_complete`.
+    `row`: its witness row, where it is decided. Rows that were hidden from it are in the table, unless the application
+    has deleted them: whoever reads the table may go on with a slot that is passable.
     """
-    if pending.lost or identity is None:
-        return False
+    if pending.lost:
+        why = pending.invalidation_reason or "WAL that it still needed was removed"
+        return Gap(f"it is lost ({why})", passable=False)
     if row is None:
-        return True
-    if row.publication is None:
-        return False
-    return compare(Identity.parse(row.publication), identity) is not Change.MADE_AGAIN
+        return await noted.hidden(relay, owner, pending, server, publication, identity)
+    if identity is None or row.identity is None or compare(row.identity, identity) is Change.MADE_AGAIN:
+        return Gap(noted.changed(publication), passable=False)
+    return None
 
 
 async def require_complete(
@@ -93,16 +103,11 @@ async def require_complete(
 
     That none waits in the table is no proof: an application may delete its rows as soon as it has written them.
     """
-    why: str | None = None
-    if pending.lost:
-        why = f"it is lost ({pending.invalidation_reason or 'WAL that it still needed was removed'})"
-    elif row is None:
-        why = await noted.hidden(relay, owner, pending, server, state)
-    elif not is_whole(pending, row, state.identity):
-        why = noted.changed(state.name)
-    if why is not None:
+    found = await gap(relay, owner, pending, row, server, state.name, state.identity)
+    if found is not None:
         raise GapFound(
-            f'the slot "{pending.name}" may lack rows that were committed after {pending.confirmed_flush_lsn}: {why}',
+            f'the slot "{pending.name}" may lack rows that were committed after {pending.confirmed_flush_lsn}: '
+            f"{found.why}",
             next=f"stop the old relay, then publish what the table has of them: cdc-outbox backfill --slot {name}; or "
             "leave out all that is committed by then: "
             f"cdc-outbox drop --slot {name} && cdc-outbox init --no-backfill --slot {name}",

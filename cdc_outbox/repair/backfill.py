@@ -187,15 +187,18 @@ class _Backfill:
                 f"stopped: cdc-outbox backfill --overlap --slot {self.name}",
             )
         state = await self.publication()
+        gap: noted.Gap | None = None
         if there is None and waits is not None:
             slot.usable(waits)
             row = await pending.witness_row(self.relay, self.owner, self.name)
             done = pending.decided(row, waits, self.server)
-            whole = pending.is_whole(waits, row, state)
-            if done and whole:
+            gap = await pending.gap(
+                self.relay, self.owner, waits, row, self.server, self.settings.postgres.publication, state
+            )
+            if done and gap is None:
                 return await self.name_it()
-            if not whole:
-                _log.warning("the pending slot is no good any more: it is made anew", slot=waits.name)
+            if gap is not None:
+                self.tell_of(gap, waits)
         elif there is None:
             pending.decided(await pending.witness_row(self.relay, self.owner, self.name), None, self.server)
         chosen = await self.watched(self.chosen())
@@ -207,7 +210,9 @@ class _Backfill:
         if there is not None:
             await self.overlap(passage, chosen)
             return self.report(slot.require(there, self.name), passage)
-        made = await self.pending_slot(waits, state)
+        made = waits
+        if made is None or (gap is not None and not gap.passable):
+            made = await self.pending_slot(waits, state)
         faults.backfill_held("slot")
         await pending.everything_visible(
             self.owner, made, self.name, within=self.options.wait, waiting=self.listener.blocked
@@ -304,13 +309,22 @@ class _Backfill:
     def all_the_same(self) -> str:
         return f"cdc-outbox backfill --stale-after 0s --slot {self.name}"
 
-    async def pending_slot(self, waits: Slot | None, state: Identity | None) -> Slot:
-        """The slot whose position the rows come before; made if there is none, or if it has lost its WAL."""
-        if waits is not None:
+    def tell_of(self, gap: noted.Gap, waits: Slot) -> None:
+        """Say which rows nobody has any more, where the application deletes what it has written."""
+        _log.warning(
+            "rows may be missing from the pending slot: those of them that were deleted by now are not published",
+            slot=waits.name,
+            committed_after=str(waits.confirmed_flush_lsn),
+            why=gap.why,
+            made_anew=not gap.passable,
+            next="where the application deletes rows of its outbox, have it write the events of that time again",
+        )
+
+    async def pending_slot(self, unfit: Slot | None, state: Identity | None) -> Slot:
+        """A new slot whose position the rows come before, in place of one that can't be used."""
+        if unfit is not None:
             row = await pending.witness_row(self.relay, self.owner, self.name)
-            if pending.is_whole(waits, row, state):
-                return waits
-            await pending.discard(self.relay, self.owner, self.name, waits, row)
+            await pending.discard(self.relay, self.owner, self.name, unfit, row)
         await noted.note(self.relay, self.owner, self.name, self.server, state)
         faults.backfill_held("noted")
         return await slot.create(

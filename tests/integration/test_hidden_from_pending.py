@@ -51,8 +51,38 @@ def test_a_row_that_was_hidden_from_the_pending_slot_is_not_left_out(shop: Backf
             in remedy
         )
         assert (shop.slots(), shop.start_of(pending)) == ([pending], start)
-    shop.backfill("--key", "none")
+    done = shop.command("--key", "none")
+    assert done.returncode == 0, done.stderr
+    told_of_a_gap(done.stderr, start, anew=shop.database.major < 18)
     assert [record.json()["n"] for record in shop.records()] == [1, 2]
+    shop.execute(ROW_C, (shop.topic, 3))
+    shop.relay("--key", "none")
+    assert {record.json()["n"] for record in shop.records()} == {1, 2, 3}
+
+
+def told_of_a_gap(stderr: str, start: object, *, anew: bool) -> None:
+    (warning,) = [line for line in stderr.splitlines() if "rows may be missing from the pending slot" in line]
+    assert f"committed_after={start}" in warning
+    assert "publication outbox_pub was made again or altered since" in warning
+    assert f"made_anew={str(anew).lower()}" in warning
+
+
+def test_a_slot_whose_publication_was_altered_keeps_what_it_has(shop: Backfilled) -> None:
+    """Rows that are in the slot alone, since the application deletes them, are not given up with it."""
+    shop.execute(TABLE_C)
+    shop.execute(ROW_C, (shop.topic, 1))
+    shop.refused("--key", "none")
+    start = shop.start_of(f"{shop.slot}_pending")
+    shop.execute(ROW_C, (shop.topic, 2))
+    shop.execute("delete from outbox where payload ->> 'n' = '2'")
+    shop.execute("alter publication outbox_pub set (publish = 'update')")
+    shop.execute(ROW_C, (shop.topic, 3))
+    shop.execute("alter publication outbox_pub set (publish = 'insert')")
+    done = shop.command("--key", "none")
+    assert done.returncode == 0, done.stderr
+    told_of_a_gap(done.stderr, start, anew=False)
+    shop.relay("--key", "none")
+    assert [record.json()["n"] for record in shop.records()] == [1, 3, 2]
 
 
 @pytest.mark.parametrize(
