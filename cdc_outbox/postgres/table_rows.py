@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from psycopg import Error, OperationalError, sql
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
@@ -62,6 +62,11 @@ _BEGIN: Final[LiteralString] = "begin transaction isolation level repeatable rea
 _LOCK: Final[LiteralString] = "lock table {} in access share mode nowait"
 _ROLLBACK: Final[LiteralString] = "rollback"
 _SNAPSHOT: Final[LiteralString] = "select pg_catalog.pg_current_snapshot()::text"
+_EXPLAIN: Final[LiteralString] = """
+explain (format json) select held, held from (select case when
+{own}
+then true end as held from {table}) as asked
+"""
 _ENCODING: Final[LiteralString] = "set client_encoding = 'SQL_ASCII'"
 
 _OF_A_CONDITION: Final = frozenset({"22", "25", "P0"})
@@ -288,6 +293,21 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
     if state != "42501" and state[:2] in ("42", "22", "0A"):
         raise SetupError(f"{flag} can't be used on {table}: {words}", next=remedy)
     raise failure
+
+
+async def is_volatile(conn: Connection, table: TableName, own: sql.Composable) -> bool:
+    """Whether a condition from `condition` may say something else of a row each time that it is asked.
+
+    The planner says it: it makes a subquery part of the query around it, unless a column of it is volatile.
+    https://www.postgresql.org/docs/current/xfunc-volatility.html
+    """
+    query = sql.SQL(_EXPLAIN).format(own=own, table=sql.Identifier(table.schema, table.name))
+    ((plans,),) = await execute(conn, query)
+    return any(_has_node(plan["Plan"], "Subquery Scan") for plan in plans)
+
+
+def _has_node(plan: dict[str, Any], kind: str) -> bool:
+    return plan["Node Type"] == kind or any(_has_node(each, kind) for each in plan.get("Plans", ()))
 
 
 def _of_the_condition(words: str, text: str, table: TableName) -> str:

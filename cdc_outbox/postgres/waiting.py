@@ -3,20 +3,21 @@
 Which: by the marks that the old relay leaves in the table, or by a person's condition. In which order: by the column
 that a sequence fills, for that is the order in which the application wrote; else by the time of creation and the id;
 else a person says it. A sequence with a cache gives each session a block of numbers, which say in which order one
-session wrote, and not which of two was first: then the time comes first. Rows that are written at the same time have no
-order of their own in any of these.
+session wrote, and not which of two was first: then the time comes first. So it does where the application may hand out
+the numbers by itself, for then it often takes them in blocks, as Hibernate does: no sequence fills the column, or one
+that counts in larger steps. Rows that are written at the same time have no order of their own in any of these.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import SetupError, UsageError
+from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows, zoneless
 from cdc_outbox.postgres.by_value import counted, telling
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
     from cdc_outbox.table.values import Field
 
 _NUMBERED: Final[LiteralString] = """
-select a.attname::text, coalesce(s.cache, 1)
+select a.attname::text, f.filled, coalesce(s.cache, 1), coalesce(s.step, 1)
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   left join pg_catalog.pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
   left join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary
+  cross join lateral (
+       select a.attidentity <> '' or coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid) like 'nextval(%%', false)
+              as filled) f
   left join lateral (
-       select max(q.seqcache) as cache from pg_catalog.pg_sequence q
+       select max(q.seqcache) as cache, max(q.seqincrement) filter (where q.seqincrement <> 1) as step
+         from pg_catalog.pg_sequence q
         where q.seqrelid in (
               select p.objid from pg_catalog.pg_depend p
                where p.classid = 'pg_catalog.pg_class'::regclass and p.refclassid = p.classid
@@ -52,9 +57,8 @@ select a.attname::text, coalesce(s.cache, 1)
                where p.classid = 'pg_catalog.pg_attrdef'::regclass and p.objid = d.oid
                  and p.refclassid = 'pg_catalog.pg_class'::regclass)) s on true
  where n.nspname = %s and c.relname = %s and a.atttypid::int8 = any(%s)
-   and (a.attidentity <> '' or pg_catalog.pg_get_expr(d.adbin, d.adrelid) like 'nextval(%%'
-        or (i.indnatts = 1 and i.indkey[0] = a.attnum))
- order by coalesce(a.attnum = any(i.indkey), false) desc, a.attidentity <> '' or d.oid is not null desc, a.attnum
+   and (f.filled or (i.indnatts = 1 and i.indkey[0] = a.attnum))
+ order by f.filled desc, coalesce(a.attnum = any(i.indkey), false) desc, a.attnum
  limit 1
 """
 
@@ -291,6 +295,7 @@ def _known_by(plan: Plan) -> str:
 async def _rule(conn: Connection, plan: Plan, choice: Choice) -> tuple[str, sql.Composable | None]:
     if choice.where is not None:
         own = await table_rows.condition(conn, plan.table, choice.where, flag="--where")
+        await _require_lasting(conn, plan, own)
         return "rows that fulfil --where", own
     sent = plan.bookkeeping.sent
     if choice.everything:
@@ -306,6 +311,23 @@ async def _rule(conn: Connection, plan: Plan, choice: Choice) -> tuple[str, sql.
     if sent.by == "time":
         return f"rows whose {column} is NULL", unsent(sent)
     return f"rows whose {column} is none of {', '.join(sorted(sent.words))}", unsent(sent)
+
+
+async def _require_lasting(conn: Connection, plan: Plan, own: sql.Composable) -> None:
+    """Raise SetupError for a condition that may choose other rows each time: those that are read once to be counted,
+    once to be published, and once to remember what is left behind.
+    """
+    volatile = False
+    async with _read_only(conn):
+        with suppress(CdcOutboxError):  # what is wrong with it is told where it is asked of the rows
+            volatile = await table_rows.is_volatile(conn, plan.table, own)
+    if volatile:
+        raise SetupError(
+            "--where calls a function that may say something else of a row each time (VOLATILE), so nobody would know "
+            "which rows are left out",
+            next="mend the condition: now() stays the same for the whole run, where clock_timestamp() doesn't; a "
+            "function of your own that says the same each time may say so: alter function … stable;",
+        )
 
 
 async def _require_none_given_up(
@@ -363,23 +385,37 @@ async def written_order(conn: Connection, plan: Plan, order_by: str | None) -> t
         return _ordering(named)
     found = await execute(conn, _NUMBERED, (table.schema, table.name, sorted(INTEGERS)))
     numbered = plan.shape.find(str(found[0][0])) if found else None
-    cache = int(found[0][1]) if found else 1
-    if numbered is not None and cache == 1:
+    doubt = _doubt(numbered, *found[0][1:]) if numbered is not None else None
+    if numbered is not None and doubt is None:
         return _ordering([(numbered, "")])
     created = plan.optional.get("created_at")
     if created is not None:
         return _ordering([(created, ""), (numbered or identity, "")])
     if numbered is not None:
         raise SetupError(
-            f"nothing says in which order the rows of {table} were written: the sequence of {quote(numbered.name)} "
-            f"gives each session a block of {cache} numbers (CACHE {cache}), and there is no time of creation",
-            next=f"name the columns to order by, that one if one session wrote all: --order-by {quote(numbered.name)}",
+            f"nothing says in which order the rows of {table} were written: {doubt}, and there is no time of creation",
+            next="name the columns to order by, that one if its numbers rise with time: "
+            f"--order-by {quote(numbered.name)}",
         )
     raise SetupError(
         f"nothing says in which order the rows of {table} were written: it has neither a column that a sequence fills "
         "nor a time of creation",
         next=f"name the columns to order by: cdc-outbox backfill --order-by {quote(identity.name)}",
     )
+
+
+def _doubt(numbered: Field, filled: bool, cache: int, step: int) -> str | None:
+    """Why the numbers may not rise with time, in words; None where they do."""
+    column = quote(numbered.name)
+    if not filled:
+        return f"the numbers in {column} are the application's own"
+    if cache > 1:
+        return f"the sequence of {column} gives each session a block of {cache} numbers (CACHE {cache})"
+    if step != 1:
+        return (
+            f"the sequence of {column} counts in steps of {step} (INCREMENT {step}), as for blocks of numbers"
+        )
+    return None
 
 
 def _named(plan: Plan, text: str) -> list[tuple[Field, str]]:

@@ -173,6 +173,43 @@ def test_numbers_from_a_cache_say_less_than_the_time_of_creation(place: Backfill
     assert [record.value for record in place.records()] == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.usefixtures("postgres_version")
+@pytest.mark.parametrize(
+    ("column", "sequence", "doubt"),
+    [
+        ("bigint", "", "the numbers in id are the application's own"),
+        (
+            "bigint default nextval('numbers')",
+            "alter sequence numbers owned by outbox.id",
+            "the sequence of id counts in steps of 50 (INCREMENT 50)",
+        ),
+    ],
+    ids=["its own", "steps"],
+)
+def test_numbers_that_the_application_takes_in_blocks_say_less_than_the_time_of_creation(
+    place: Backfilled, column: LiteralString, sequence: LiteralString, doubt: str
+) -> None:
+    """As Hibernate does: two instances, each with fifty numbers from one call of the sequence."""
+    place.execute("create sequence numbers increment 50")
+    place.execute(
+        f"create table outbox (id {column} primary key, topic text, payload text,"
+        " created_at timestamptz not null default clock_timestamp());" + sequence
+    )
+    for payload, id_ in enumerate([51, 1, 52, 2], 1):
+        place.execute(
+            "insert into outbox (id, topic, payload) values (%s, %s, %s)", (id_, place.topic, str(payload))
+        )
+    place.ok("--only", "publication", "--only", "witness")
+    place.backfill(*KEYLESS)
+    assert [record.value for record in place.records()] == [b"1", b"2", b"3", b"4"]
+    place.execute("alter table outbox drop column created_at")
+    error, remedy = place.refuses(*KEYLESS, "--overlap")
+    assert doubt in error
+    assert remedy.endswith("--order-by id")
+    place.backfill(*KEYLESS, "--overlap", "--order-by", "id")
+    assert [record.value for record in place.records()][4:] == [b"2", b"4", b"1", b"3"]
+
+
 def test_bytes_are_those_of_the_stream(place: Backfilled) -> None:
     place.execute(
         "create table outbox (id bigserial, topic text, aggregate_id bytea, payload text, headers jsonb)"
@@ -325,6 +362,10 @@ def test_it_asks_first(place: Backfilled) -> None:
 
 def test_a_condition_that_is_none(place: Backfilled) -> None:
     rows_of_c(place, 2)
+    place.execute(
+        "create function drawn(bigint) returns bigint stable language plpgsql as"
+        " 'begin return nextval(''outbox_id_seq''); end'"
+    )
     for where, code, words in (
         ("sent_at is", 2, "is not a condition in SQL: syntax error at its end"),
         ("topic = 'open", 2, 'unterminated quoted string at or near "\'open"'),
@@ -332,7 +373,8 @@ def test_a_condition_that_is_none(place: Backfilled) -> None:
         ("true) or (true", 2, "is not a condition in SQL"),
         ("nothing = 1", 78, 'column "nothing" does not exist'),
         ("id", 78, "must be type boolean"),
-        ("nextval('outbox_id_seq') > 0", 78, "read-only transaction"),
+        ("nextval('outbox_id_seq') > 0", 78, "(VOLATILE)"),
+        ("public.drawn(id) > 0", 78, "read-only transaction"),
         ("1 / (id - 1) > 0", 78, "division by zero"),
     ):
         error, remedy = place.refuses(*KEYLESS, "--where", where, code=code)
@@ -341,6 +383,36 @@ def test_a_condition_that_is_none(place: Backfilled) -> None:
         assert place.value("select count(*) from outbox") == 2
     assert place.records() == []
     assert place.slot not in place.slots()
+
+
+@ALL_VERSIONS
+def test_a_condition_that_may_change_its_mind(place: Backfilled) -> None:
+    """Rows could be left out and then be marked as sent, since they weren't known to be left out."""
+    place.execute(TABLE_C)
+    place.execute(ROW_C, (place.topic, 3))
+    place.execute(
+        "create table other (id bigint);"
+        "create function own(bigint) returns boolean language plpgsql as 'begin return $1 > 1; end'"
+    )
+    place.ok("--only", "publication", "--only", "witness")
+    for condition in (
+        "clock_timestamp() > now()",
+        "id > 1 and random() < 0.5",
+        "id in (select id from other where clock_timestamp() > now())",
+        "own(id)",
+    ):
+        error, remedy = place.refuses(*KEYLESS, "--where", condition)
+        assert "may say something else of a row each time (VOLATILE)" in error
+        assert "now()" in remedy
+    assert place.records() == []
+    assert place.slots() == []
+    place.execute("alter function own stable")
+    for condition in (
+        "own(id) and now() > 'epoch' and id not in (select id from other)",
+        "outbox.id = (select max(id) from outbox)",
+    ):
+        place.backfill(*KEYLESS, "--overlap", "--where", condition)
+    assert numbers(place) == [2, 3, 3]
 
 
 def test_flags_that_can_not_be(place: Backfilled) -> None:
