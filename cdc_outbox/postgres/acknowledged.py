@@ -32,7 +32,7 @@ https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAR
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
@@ -212,9 +212,12 @@ async def unless_undecided(relay: Connection) -> AsyncIterator[None]:
                 next=f"cdc-outbox backfill --slot {name.removesuffix(suffix)}",
             )
         yield
-    finally:
+    except BaseException:
         if not relay.closed:
-            await execute(relay, "rollback")
+            with suppress(CdcOutboxError):
+                await execute(relay, "rollback")
+        raise
+    await execute(relay, "rollback")
 
 
 async def _undecided(conn: Connection, known: set[str]) -> list[str]:
