@@ -135,7 +135,11 @@ def test_whoever_wants_the_table_for_himself_is_let_by_before_the_snapshot_too(
     writer.write(500)
     if made:
         shop.refused()
-    process = shop.under_way("--where", "pg_sleep(0.2) is not null")
+    shop.execute(
+        "create function slow(text) returns boolean stable language plpgsql as"
+        " 'begin perform pg_catalog.pg_sleep(0.2); return true; end'"
+    )
+    process = shop.under_way("--where", "slow(aggregate_id)")
     counting: LiteralString = (
         "select pid from pg_stat_activity where application_name = 'cdc-outbox backfill' and state = 'active'"
         " and query like 'select count%'"
