@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
 
-_NOW: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
-
+_NOW: Final[LiteralString] = (
+    "select pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.pg_current_snapshot()::text"
+)
 
 PASSES_OVER: Final = 18
 """The first version whose streams pass over changes from a time without the publication."""
@@ -47,19 +48,22 @@ class Gap:
 async def note(
     relay: Connection, owner: Connection, name: str, server: Server, identity: Identity | None
 ) -> None:
-    """Write what the publication is, before the pending slot of `name` is made; nothing where there is no table.
+    """Write what the publication is, and which transactions had ended, before the pending slot of `name` is made.
+
+    Nothing is written where there is no table.
 
     Raises MissingRight where nobody may.
     """
     if await witness.read_by(relay, owner, pending_name(name)) is Absent.TABLE:
         return
-    ((now,),) = await execute(relay, _NOW)
+    ((now, snapshot),) = await execute(relay, _NOW)
     row = Witness(
         slot=pending_name(name),
         system_identifier=server.system_identifier,
         timeline=server.timeline or 1,
         position=LSN.parse(now),
         publication=str(identity),
+        snapshot=str(snapshot),
     )
     await witness.by_who_may(relay, owner, lambda conn: witness.write(conn, row))
 
@@ -73,14 +77,8 @@ async def hidden(
     identity: Identity | None,
 ) -> Gap | None:
     """Why rows may have been hidden from a pending slot; None where the publication is what it was."""
-    found = await witness.read_by(relay, owner, pending.name)
-    if (
-        isinstance(found, Absent)
-        or found.identity is None
-        or found.system_identifier != server.system_identifier
-        or pending.confirmed_flush_lsn is None
-        or found.position > pending.confirmed_flush_lsn
-    ):
+    found = await _found(relay, owner, pending, server)
+    if found is None or found.identity is None:
         return Gap(
             f"nothing says what the publication {quote(publication)} was when the slot was made",
             passable=True,
@@ -91,6 +89,25 @@ async def hidden(
         return None
     stayed = found.identity.publication.oid == identity.publication.oid
     return Gap(changed(publication), passable=stayed or server.major >= PASSES_OVER)
+
+
+async def ended(relay: Connection, owner: Connection, pending: Slot, server: Server) -> int | None:
+    """The transaction below which all had ended before the pending slot was made; None where no note says so."""
+    found = await _found(relay, owner, pending, server)
+    return None if found is None or found.snapshot is None else int(found.snapshot.partition(":")[0])
+
+
+async def _found(relay: Connection, owner: Connection, pending: Slot, server: Server) -> Witness | None:
+    """The note, if it is one of this server and from before the slot."""
+    found = await witness.read_by(relay, owner, pending.name)
+    if (
+        isinstance(found, Absent)
+        or found.system_identifier != server.system_identifier
+        or pending.confirmed_flush_lsn is None
+        or found.position > pending.confirmed_flush_lsn
+    ):
+        return None
+    return found
 
 
 def changed(publication: str) -> str:

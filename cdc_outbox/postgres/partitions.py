@@ -212,7 +212,9 @@ class Partitions:
 
     async def _take_time(self) -> None:
         limits = (sql.Literal(int(seconds * 1000)) for seconds in (LOCK_WAIT, SCAN))
-        await execute(self._conn, sql.SQL("set lock_timeout = {}; set statement_timeout = {}").format(*limits))
+        await execute(
+            self._conn, sql.SQL("set lock_timeout = {}; set statement_timeout = {}").format(*limits)
+        )
 
     async def _take_out(self, partition: Partition) -> None:
         owner = self._conn

@@ -110,19 +110,24 @@ class Waiting:
     left_out: sql.Composable | None = None
     restored: sql.Composable | None = None
 
-    def in_order_with(self, slot: Slot) -> Waiting:
+    def in_order_with(self, slot: Slot, ended: int | None) -> Waiting:
         """The same rows and, of those that a person leaves out, the ones that the slot may bring: each in its place.
 
-        The stream would bring them after newer rows of their key. Every transaction below the slot's catalog_xmin had
-        ended when the slot was made, and nothing moves it before somebody streams. A row that was changed since has the
-        number of the change, and is taken for one that the slot brings.
+        The stream would bring them after newer rows of their key. Every transaction below `ended`, where that was
+        noted, or the slot's catalog_xmin had ended when the slot was made, and nothing moves it before somebody
+        streams; but a slot begins with the catalog_xmin of the oldest that there is. A row that was changed since has
+        the number of the change, and is taken for one that the slot brings.
         """
         if self.left_out is None or self.where is None or slot.catalog_xmin is None:
             return self
-        restored = sql.SQL("{} and pg_catalog.age({}.xmin) <= pg_catalog.age({}::pg_catalog.xid)").format(
+        restored = sql.SQL("{} and pg_catalog.age({}.xmin) <= least({})").format(
             table_rows.bracketed(self.left_out),
             sql.Identifier(self.table.schema, self.table.name),
-            sql.Literal(str(slot.catalog_xmin)),
+            sql.SQL(", ").join(
+                sql.SQL("pg_catalog.age({}::pg_catalog.xid8::pg_catalog.xid)").format(sql.Literal(str(each)))
+                for each in (slot.catalog_xmin, ended)
+                if each is not None
+            ),
         )
         where = sql.SQL("{} or {}").format(table_rows.bracketed(self.where), table_rows.bracketed(restored))
         return replace(self, where=where, restored=restored)

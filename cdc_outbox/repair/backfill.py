@@ -219,7 +219,9 @@ class _Backfill:
         )
         parts = await self.parts(chosen)
         try:
-            await self.publish(passage, made.name, [each.in_order_with(made) for each in chosen], parts)
+            ended = await noted.ended(self.relay, self.owner, made, self.server)
+            placed = [each.in_order_with(made, ended) for each in chosen]
+            await self.publish(passage, made.name, placed, parts)
         except (SlotLost, SlotMissing):
             raise
         except BaseException:

@@ -94,7 +94,12 @@ def test_rows_that_were_given_up_have_to_be_spoken_of(place: Backfilled) -> None
 
 
 def test_what_the_stream_would_bring_late_is_not_left_out(place: Backfilled) -> None:
-    """Given up, or beside a condition, since the slot was made; from before it that is left out."""
+    """Given up, or beside a condition, since the slot was made; from before it that is left out.
+
+    Another slot, which is older, says nothing of ours.
+    """
+    older = f"{place.slot}_older"
+    place.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (older,))
     place.execute(
         "create table outbox (id bigserial primary key, topic text, payload text, status text default 'pending')"
     )
@@ -114,6 +119,7 @@ def test_what_the_stream_would_bring_late_is_not_left_out(place: Backfilled) -> 
     place.ok("--only", "publication", "--only", "witness")
     assert "published 1" in place.backfill(*KEYLESS, "--where", "payload = '2'")
     assert place.records()[-1].value == b"2"
+    place.execute("select pg_drop_replication_slot(%s)", (older,))
 
 
 def test_which_rows_and_in_which_order(place: Backfilled) -> None:
