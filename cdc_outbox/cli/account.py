@@ -25,6 +25,11 @@ def lines(document: dict[str, Any]) -> list[str]:
     for reason, count in document["left_out"].items():
         what = "inserted as sent" if reason == "sent" else "left out as the settings say"
         written.append(_line(count, f"{what} ({reason}), not compared"))
+    if document["updates_unknown"]:
+        written.append(
+            "note: rows that an UPDATE sets back to unsent were not looked for, and ours sends inserts only: where the "
+            "application writes events so, see docs/how-to/leave-a-polling-relay.md"
+        )
     if not document["kafka_reached"]:
         written.append("note: Kafka was not reached, so nobody knows whether it would take them")
     if len(document["inserted_as"]) > 1:
@@ -72,6 +77,8 @@ _KINDS = {
     "stuck": "ours could not deliver",
     "same id": "ours would send twice under one id",
     "no id": "ours would send without an id",
+    "changed": "ours would send as it was inserted",
+    "never inserted": "ours would never send",
 }
 
 

@@ -28,10 +28,22 @@ _TEXT: Final[LiteralString] = (
 )
 
 
+# In the encoding in which the stream has it, so that both sides can be compared without fetching it.
+_DIGEST: Final[LiteralString] = (
+    "case when {0} is not distinct from null then null else pg_catalog.encode(pg_catalog.sha256("
+    "pg_catalog.convert_to(pg_catalog.format('%%s', {0}), pg_catalog.pg_client_encoding())), 'hex') end"
+)
+
+
 async def indexed(conn: Connection, table: TableName, column: str) -> bool | None:
     """Whether a row is found by this column without reading the whole table; None where there is no such table."""
     rows = await execute(conn, _INDEXED, (column, table.schema, table.name))
     return bool(rows[0][0]) if rows else None
+
+
+def digest_of(column: sql.Identifier) -> sql.Composed:
+    """The SHA-256 of that text, in hex; NULL where there is none."""
+    return sql.SQL(_DIGEST).format(column)
 
 
 def text_of(column: sql.Identifier) -> sql.Composed:

@@ -19,7 +19,7 @@ from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import reading_right, server
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
-from cdc_outbox.postgres.id_column import indexed, text_of
+from cdc_outbox.postgres.id_column import digest_of, indexed, text_of
 from cdc_outbox.postgres.rows import TableLocked
 
 if TYPE_CHECKING:
@@ -65,10 +65,11 @@ async def connected(settings: PostgresSettings, application_name: str) -> AsyncI
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row as the table has it at `at_us` (µs since 1970, the server's clock): the asked columns' texts."""
+    """A row as the table has it at `at_us` (µs since 1970, the server's clock): texts and digests of columns."""
 
     at_us: int
     texts: tuple[str | None, ...]
+    digests: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,24 @@ class Moment:
 class Lookup:
     """Rows of one table by their ids."""
 
-    def __init__(self, conn: Connection, table: TableName, id_column: str, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        conn: Connection,
+        table: TableName,
+        id_column: str,
+        columns: Sequence[str],
+        digested: Sequence[str] = (),
+    ) -> None:
+        """`columns`: those whose texts are asked for; `digested`: those of whose texts only the SHA-256 is."""
         self.table = table
         self._conn = conn
         self._id = id_column
-        texts: list[sql.Composable] = [text_of(sql.Identifier(name)) for name in columns]
+        self._columns = len(columns) or 1
+        texts: list[sql.Composable] = [text_of(sql.Identifier(name)) for name in columns] or [sql.SQL("null")]
+        texts += [digest_of(sql.Identifier(name)) for name in digested]
         self._query = sql.SQL(_FIND).format(
             id=sql.Identifier(id_column),
-            texts=sql.SQL(", ").join(texts or [sql.SQL("null")]),
+            texts=sql.SQL(", ").join(texts),
             table=sql.Identifier(table.schema, table.name),
         )
 
@@ -141,7 +152,8 @@ class Lookup:
             raise
         found: dict[str, list[Found]] = {}
         for id_, at_us, *texts in rows:
-            found.setdefault(str(id_), []).append(Found(int(at_us), tuple(texts)))
+            row = Found(int(at_us), tuple(texts[: self._columns]), tuple(texts[self._columns :]))
+            found.setdefault(str(id_), []).append(row)
         return found
 
 

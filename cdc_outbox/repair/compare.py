@@ -15,6 +15,7 @@ from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import catalogue, lookup, peek
 from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.rows import TableLocked
+from cdc_outbox.postgres.unseen import Unseen
 from cdc_outbox.repair.comparison import Book, Comparison
 from cdc_outbox.repair.trial import attempt
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     Shown = Callable[[Trial], Awaitable[None]]
 
 _log = log.get(__name__)
+
+LINGER: Final = 1.0
+"""Seconds that are read on, so that the stream brings what the table had when it was searched."""
 
 ROUND: Final = 0.5
 """Seconds between looks at the rows that wait for their mark."""
@@ -73,6 +77,7 @@ async def compare(
         async with peek.arriving(settings, mapping, waiting=waiting) as rows:
             placement = await placing
             trial.comparison.placed = placement.reached
+            await trial.begin(conn)
             _log.info(
                 "following", tables=[str(table) for table in settings.outbox.tables], seconds=round(seconds)
             )
@@ -107,7 +112,9 @@ async def _tables(
             )
         books[table] = Book.of(plan)
         await reach_operators(conn, plan.layout.id.type_oid)
-        lookups[table] = lookup.Lookup(conn, table, plan.layout.id.name, books[table].columns)
+        lookups[table] = lookup.Lookup(
+            conn, table, plan.layout.id.name, books[table].columns, books[table].written
+        )
         await lookups[table].require()
     return books, lookups
 
@@ -126,8 +133,21 @@ class _Trial:
         self._books = books
         self._lookups = lookups
         self._stopped = stopped
+        self._time_up = asyncio.Event()
+        self._searched = asyncio.Event()
         self._all_read = asyncio.Event()
         self._now_us = 0
+        self._arrived = time.monotonic()
+        self._last_us = 0
+        self._unseen: dict[TableName, Unseen | None] = {}
+        self._sent: dict[TableName, frozenset[str] | None] = {}
+
+    async def begin(self, conn: Connection) -> None:
+        """Note what is unsent now that the slot is made: what the old relay sends of it had its INSERT before."""
+        for table, book in self._books.items():
+            if book.keeping.sent is not None:
+                moment = await self._lookups[table].moment()
+                self._unseen[table] = await Unseen.begin(conn, table, book, moment)
 
     async def read(
         self,
@@ -140,22 +160,43 @@ class _Trial:
         """Take rows for so many seconds, or until stopped. Raises what either side raises."""
         reading = asyncio.create_task(self._take(rows, placement, shown), name="reading")
         stop = asyncio.create_task(self._stopped.wait(), name="stop")
+        searched = asyncio.create_task(self._searched.wait(), name="searched")
         try:
             await asyncio.wait({reading, looking, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for task in (reading, looking):
                 if task.done():
                     task.result()
+            self._time_up.set()
+            await asyncio.wait({searched, looking}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, looking}, timeout=LINGER, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, looking):
+                if task.done():
+                    task.result()
         finally:
-            for mine in (reading, stop):
+            for mine in (reading, stop, searched):
                 mine.cancel()
-            await asyncio.wait({reading, stop})
+            await asyncio.wait({reading, stop, searched})
+        self._account_for_updates()
         self._all_read.set()
+
+    def _account_for_updates(self) -> None:
+        """Tell of what was sent without an INSERT, as far as the stream was read to where the table was searched."""
+        caught_up = self._last_us >= self._now_us or time.monotonic() - self._arrived >= LINGER
+        for table, sent in self._sent.items():
+            self.comparison.add_unseen(table, sent if caught_up else None)
+
+    async def _search(self) -> None:
+        for table, unseen in self._unseen.items():
+            self._sent[table] = None if unseen is None else await unseen.sent_since()
+        self._now_us = max(self._now_us, (await next(iter(self._lookups.values())).moment()).at_us)
+        self._searched.set()
 
     async def _take(self, rows: AsyncIterator[Row], placement: Placement, shown: Shown) -> None:
         taken = 0
         async for row in rows:
             trial = await attempt(row, placement)
             self.comparison.add(trial)
+            self._arrived, self._last_us = time.monotonic(), row.commit_us
             if trial.left_out is None:
                 await shown(trial)
             taken += 1
@@ -167,6 +208,8 @@ class _Trial:
         began = told = time.monotonic()
         while True:
             last = self._all_read.is_set()
+            if self._time_up.is_set() and not self._searched.is_set():
+                await self._search()
             await self._round()
             if last and (self._stopped.is_set() or not self.comparison.young(self._now_us)):
                 break
@@ -203,6 +246,7 @@ class _Trial:
                             at_us=rows[-1].at_us,
                             sent_us=book.sent_us(texts),
                             texts=texts,
+                            digests=rows[-1].digests,
                         )
                     elif moment.ended(comparison.transaction((table, id_))):
                         comparison.heed((table, id_), sent=True, status="", at_us=moment.at_us, sent_us=None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cdc_outbox.event import quote
@@ -42,7 +43,9 @@ STATUSES: Final = 20
 """Statuses that are told apart."""
 
 Key: TypeAlias = "tuple[TableName, str]"
-Kind: TypeAlias = Literal["not sent", "left out", "poison", "stuck", "same id", "no id"]
+Kind: TypeAlias = Literal[
+    "not sent", "left out", "poison", "stuck", "same id", "no id", "changed", "never inserted"
+]
 
 
 @dataclass(slots=True)
@@ -75,6 +78,11 @@ class _Watched:
     commit_us: int
     trouble: tuple[Kind, str, str, str] | None
     status: str = ""
+    digests: tuple[str | None, ...] = ()
+    """Of what it held at its insert, for each of the columns `written`."""
+    written: tuple[str, ...] = ()
+    changed: tuple[Kind, str, str, str] | None = None
+    """What to say of it, where the table has held something else in these since."""
     inserted: tuple[str | None, ...] | None = None
     """What its book's columns held at its insert, if they said that it was sent: the old relay leaves them so."""
 
@@ -89,6 +97,12 @@ class Book:
     """Place of the column with the time of the sending."""
     beside: Field | None = None
     """A column that looks like a status, in a table whose marks are none of words."""
+    written: tuple[str, ...] = ()
+    """The columns that a message is made of, which the old relay leaves as they were inserted."""
+    id: str = "id"
+    """The column of the event's id."""
+    sent_at: Field | None = None
+    """The column at `time`."""
 
     @classmethod
     def of(cls, plan: Plan) -> Book:
@@ -104,7 +118,9 @@ class Book:
         beside = doubt.unmarked(plan)
         looked_at = [*named, *times[:1], *([beside] if beside is not None else [])]
         columns = list(dict.fromkeys(each.name for each in looked_at))
-        return cls(keeping, tuple(columns), columns.index(times[0].name) if times else None, beside)
+        time = times[0] if times else None
+        at = None if time is None else columns.index(time.name)
+        return cls(keeping, tuple(columns), at, beside, _written(plan), plan.layout.id.name, time)
 
     def sent(self, texts: Sequence[str | None]) -> bool:
         """Whether these texts mean that the row was sent."""
@@ -113,6 +129,12 @@ class Book:
             return False
         of = [texts[self.columns.index(field.name)] for field in mark.fields]
         return mark.says(of[0], of[-1])
+
+    def digests(self, plan: Plan, values: Values) -> tuple[str | None, ...]:
+        """Of a row as the stream has it, what `Found.digests` is of the same row in the table."""
+        fields = [plan.shape.find(name) for name in self.written]
+        raw = [None if field is None else values[field.at] for field in fields]
+        return tuple(None if each is None else sha256(each).hexdigest() for each in raw)
 
     def status(self, texts: Sequence[str | None]) -> str:
         """The word that a row which wasn't sent has in its status; empty where the table has none, or NULL."""
@@ -130,6 +152,7 @@ class Comparison:
 
     def __init__(self, settings: OutboxSettings) -> None:
         self._settings = settings
+        self._last: tuple[Plan, Book] | None = None
         self._watched: dict[Key, _Watched] = {}
         self._differences: dict[tuple[Kind, str, bool], Difference] = {}
         self._delays: Counter[float] = Counter()
@@ -146,12 +169,16 @@ class Comparison:
         """Rows that neither is asked about, by reason: inserted as sent, or left out by `outbox.only`."""
         self.inserted_as: Counter[str] = Counter()
         """Rows that ours would send, by the status with which they were inserted: it sends all of them at once."""
+        self.updates_unknown = False
+        """Whether rows may have been sent that no INSERT has brought: they couldn't be looked for."""
+        self._seen: set[Key] = set()
         self.neither = 0
         """Rows that ours would leave out and that the old relay left as well."""
 
     def add(self, trial: Trial) -> None:
         """A row came."""
         plan, values = trial.row.plan, trial.row.values
+        self._came(plan, values)
         if trial.left_out == "sent":
             self._add_as_sent(trial)
             return
@@ -172,7 +199,27 @@ class Comparison:
         elif len(self._watched) >= WATCHED:
             self.unwatched += 1
         else:
-            self._watched[key] = _Watched(trial.row.xid, trial.row.commit_us, trouble)
+            book = self._book(plan)
+            digests = book.digests(plan, values)
+            self._watched[key] = _Watched(
+                trial.row.xid, trial.row.commit_us, trouble, digests=digests, written=book.written
+            )
+
+    def _came(self, plan: Plan, values: Values) -> None:
+        """Remember that the stream has had the row."""
+        id_ = plan.event_id(values)
+        if len(self._seen) <= WATCHED and id_ is not None:
+            self._seen.add((plan.table, id_))
+
+    def add_unseen(self, table: TableName, sent: Iterable[str] | None) -> None:
+        """The old relay has sent these rows of the table in the trial; None: nobody knows which."""
+        if sent is None or len(self._seen) > WATCHED:
+            self.updates_unknown = True
+            return
+        for id_ in sorted(sent):
+            if (table, id_) not in self._seen:
+                self.events += 1
+                self._differ(_NEVER_INSERTED, id_, sent=True)
 
     def _add_as_sent(self, trial: Trial) -> None:
         """The row was inserted as sent: what the old relay does with it tells whether it is of that opinion."""
@@ -183,10 +230,15 @@ class Comparison:
             self.left_out["sent"] += 1
             return
         texts = plan.raw(values)
-        inserted = tuple(texts[name] for name in Book.of(plan).columns)
+        inserted = tuple(texts[name] for name in self._book(plan).columns)
         self._watched[key] = _Watched(
             trial.row.xid, trial.row.commit_us, _as_sent(plan.bookkeeping), inserted=inserted
         )
+
+    def _book(self, plan: Plan) -> Book:
+        if self._last is None or self._last[0] is not plan:
+            self._last = plan, Book.of(plan)
+        return self._last[1]
 
     def _note_status(self, plan: Plan, values: Values) -> None:
         status = plan.bookkeeping.failed or plan.bookkeeping.taken
@@ -241,10 +293,11 @@ class Comparison:
         at_us: int,
         sent_us: int | None,
         texts: tuple[str | None, ...] | None = None,
+        digests: tuple[str | None, ...] | None = None,
     ) -> None:
         """The table says of a row at `at_us`: sent, at `sent_us` if it tells, or not, and then its status.
 
-        `texts` are those of the book's columns; None for a row that is gone.
+        `texts` and `digests` are those of the book's columns; None for a row that is gone.
         """
         watched = self._watched.get(key)
         if watched is None:
@@ -254,6 +307,8 @@ class Comparison:
                 del self._watched[key]
                 self.left_out["sent"] += 1
             return
+        if digests is not None and digests != watched.digests and watched.inserted is None:
+            watched.changed = _changed(digests, watched.digests, watched.written)
         if not sent:
             watched.status = status
             return
@@ -261,6 +316,9 @@ class Comparison:
         self.events += watched.inserted is not None
         if watched.trouble is not None:
             self._differ(watched.trouble, key[1], sent=True)
+            return
+        if watched.changed is not None:
+            self._differ(watched.changed, key[1], sent=True)
             return
         self.same += 1
         if sent_us is None or not watched.commit_us <= sent_us <= at_us:
@@ -333,6 +391,7 @@ class Comparison:
             "same": self.same,
             "different": self.different,
             "neither": self.neither,
+            "updates_unknown": self.updates_unknown,
             "undecided": self.undecided,
             "unwatched": self.unwatched,
             "left_out": dict(self.left_out),
@@ -360,6 +419,38 @@ def _as_sent(book: Bookkeeping) -> tuple[Kind, str, str, str]:
         f"{columns} said at its insert that it was sent already, and the old relay took it up all the same"
     )
     return ("left out", "inserted as sent", error, remedy)
+
+
+_INSERTS: Final = (
+    "have the application write each event as a row of its own, whole, in one INSERT, before you move: "
+    "docs/how-to/leave-a-polling-relay.md has the ways"
+)
+
+_NEVER_INSERTED: Final[tuple[Kind, str, str, str]] = (
+    "never inserted",
+    "",
+    "no INSERT has brought it: an UPDATE has written the row anew, or has set it back to unsent",
+    _INSERTS,
+)
+
+
+def _changed(
+    now: Sequence[str | None], before: Sequence[str | None], names: Sequence[str]
+) -> tuple[Kind, str, str, str]:
+    """Ours sends the row as it was inserted, and the old relay as an UPDATE has made it."""
+    columns = ", ".join(name for name, a, b in zip(names, now, before, strict=True) if a != b)
+    return ("changed", columns, f"an UPDATE has changed {columns} since, and ours sends no UPDATE", _INSERTS)
+
+
+def _written(plan: Plan) -> tuple[str, ...]:
+    """The columns of a message without those in which the old relay keeps its book."""
+    book = plan.bookkeeping
+    if book.annotated:
+        return ()
+    kept = {mark.field for mark in book.marks} | {*(book.sent.fields if book.sent is not None else ())}
+    kept |= {each.field for each in (book.failed, book.taken) if each is not None}
+    kept |= {plan.layout.id, *([plan.optional["due"]] if "due" in plan.optional else [])}
+    return tuple(field.name for field in plan.shape.fields if field.at in plan.read and field not in kept)
 
 
 _REPEATED: Final[tuple[Kind, str, str, str]] = (

@@ -19,7 +19,7 @@ https://docs.particular.net/persistence/sql/postgresql-scripts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
@@ -130,16 +130,19 @@ PROFILES: Final = (
             {"id", "version", "name", "content", "retries", "added", "expiresat", "statusname"}
         ),
         key="payload:/Headers/cap-kafka-key",
-        bookkeeping=lambda find: sent.by_words(
-            Words(
-                "statusname",
-                sent=frozenset({"succeeded"}),
-                retried=frozenset({"failed"}),
-                taken=frozenset({"queued"}),
-                written="Succeeded",
+        bookkeeping=lambda find: replace(
+            sent.by_words(
+                Words(
+                    "statusname",
+                    sent=frozenset({"succeeded"}),
+                    retried=frozenset({"failed"}),
+                    taken=frozenset({"queued"}),
+                    written="Succeeded",
+                ),
+                find,
+                {"expiresat": 86_400.0},
             ),
-            find,
-            {"expiresat": 86_400.0},
+            annotated=True,
         ),
     ),
     Profile(

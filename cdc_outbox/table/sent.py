@@ -131,6 +131,8 @@ class Bookkeeping:
     marks: tuple[Mark, ...] = ()
     deleted: bool = False
     """The old relay deletes what it has sent: each row that is in the table waits."""
+    annotated: bool = False
+    """The old relay writes notes of its own into the columns that a message is made of."""
 
     @property
     def status(self) -> Field | None:

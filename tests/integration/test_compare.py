@@ -228,3 +228,42 @@ def test_a_status_that_is_not_the_outboxs_own(trial: Trial) -> None:
     process.signal(signal.SIGINT)
     account = account_of(process, 0)
     assert (account["same"], account["undecided"], account["left_out"]) == (1, 1, {})
+
+
+def test_what_an_update_has_written_is_named(trial: Trial) -> None:
+    """Ours sends inserts: neither what an UPDATE has made of a row, nor a row that is set back to unsent."""
+    place = trial.place
+    old, backlog, touched = (trial.insert(key) for key in ("old", "backlog", "touched"))
+    sent: LiteralString = "update outbox set status = 'sent', sent_at = clock_timestamp() where id = any(%s)"
+    place.execute(sent, ([int(old), int(touched)],))
+    process = trial.start("--compare", "1h", "--json", "--limit", "9")
+    with psycopg.connect(trial.database.dsn) as connection:
+        ((filled,),) = connection.execute(INSERT_A, ("filled", "orders", "pending")).fetchall()
+        connection.execute(
+            "update outbox set payload = '{\"n\": 1}', attempts = 1 where id = %s", (int(filled),)
+        )
+    whole = trial.insert("whole")
+    lines_of(process, 2)
+    place.execute(
+        "update outbox set payload = '{\"n\": 2}', status = 'pending', sent_at = null where id = %s",
+        (int(old),),
+    )
+    place.execute("update outbox set attempts = 7 where id = %s", (int(touched),))
+    place.execute(sent, ([int(id_) for id_ in (old, backlog, filled, whole)],))
+    process.signal(signal.SIGINT)
+    account = account_of(process, 1)
+    assert (account["events"], account["same"], account["updates_unknown"]) == (3, 1, False)
+    told = {each["kind"]: (each["what"], each["ids"], each["sent"]) for each in account["differences"]}
+    assert told == {"changed": ("payload", [filled], True), "never inserted": ("", [old], True)}
+    assert all("one INSERT" in each["next"] for each in account["differences"])
+
+
+def test_without_a_time_of_sending_nobody_knows_of_updates(trial: Trial) -> None:
+    trial.place.execute("alter table outbox drop sent_at")
+    process = trial.start("--compare", "1h", "--limit", "1")
+    id_ = trial.insert("1")
+    eventually(lambda: "committed" in "".join(process.output), 30, process.text)
+    trial.place.execute("update outbox set status = 'sent' where id = %s", (int(id_),))
+    process.signal(signal.SIGINT)
+    assert process.wait(30) == 0, process.text()
+    assert "note: rows that an UPDATE sets back to unsent were not looked for" in "".join(process.output)

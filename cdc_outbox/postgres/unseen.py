@@ -1,0 +1,110 @@
+"""Rows that the old relay sent in a trial and of which the stream had no INSERT: an UPDATE has written them anew.
+
+An application that keeps one row for each key (`on conflict … do update`), or sets a row back to unsent, has its old
+relay send it again. A stream of inserts never has it. What was unsent when the trial began is the old relay's own
+backlog; what a transaction since then has marked, with a time of sending since then, and is neither of that backlog nor
+came by the stream, was written so.
+
+It reads the table twice, LIMIT seconds each time at most, and waits for nobody. Where that isn't enough, or a row
+doesn't say when it was sent, nobody knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString, Protocol
+
+from psycopg import sql
+
+from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.unsent import unsent
+from cdc_outbox.table.values import TIMESTAMPTZ
+
+if TYPE_CHECKING:
+    from cdc_outbox.event import TableName
+    from cdc_outbox.postgres.lookup import Moment
+    from cdc_outbox.table.sent import Bookkeeping, Sent
+    from cdc_outbox.table.values import Field
+
+LIMIT: Final = 5
+"""Seconds for one reading of the table."""
+
+MOST: Final = 100_000
+"""Rows that one reading may find."""
+
+_LIMIT: Final[LiteralString] = "begin transaction read only; set local statement_timeout = {}"
+_IDS: Final[LiteralString] = "select pg_catalog.format('%s', {id}) from {table} where {where} limit {most}"
+
+
+class Marked(Protocol):
+    """Where a table says which rows were sent, and when."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def keeping(self) -> Bookkeeping: ...
+
+    @property
+    def sent_at(self) -> Field | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """One table at the beginning of a trial: the `moment` of it, and what was unsent in it then."""
+
+    conn: Connection
+    table: TableName
+    id: str
+    time: Field
+    sent: Sent
+    began: Moment
+    backlog: frozenset[str]
+
+    @classmethod
+    async def begin(cls, conn: Connection, table: TableName, book: Marked, moment: Moment) -> Unseen | None:
+        """`moment` is one after the trial's slot was made. None where nobody will know."""
+        sent, time = book.keeping.sent, book.sent_at
+        if sent is None or time is None:
+            return None
+        backlog = await _ids(conn, table, book.id, unsent(sent))
+        return None if backlog is None else cls(conn, table, book.id, time, sent, moment, backlog)
+
+    async def sent_since(self) -> frozenset[str] | None:
+        """The ids of rows that were sent since the beginning, without the backlog; None where nobody knows."""
+        time = sql.Identifier(self.time.name)
+        conditions = [
+            sql.SQL("not ({}) and {} is not null").format(unsent(self.sent), time),
+            sql.SQL("pg_catalog.age(xmin) <= pg_catalog.age({}::pg_catalog.xid)").format(
+                sql.Literal(str(self.began.xmax % 2**32))
+            ),
+        ]
+        if self.time.type_oid == TIMESTAMPTZ:
+            conditions.append(
+                sql.SQL("{} >= to_timestamp({})").format(time, sql.Literal(self.began.at_us / 1e6))
+            )
+        found = await _ids(self.conn, self.table, self.id, sql.SQL(" and ").join(conditions))
+        return None if found is None else found - self.backlog
+
+
+async def _ids(
+    conn: Connection, table: TableName, id_column: str, where: sql.Composable
+) -> frozenset[str] | None:
+    query = sql.SQL(_IDS).format(
+        id=sql.Identifier(id_column),
+        table=sql.Identifier(table.schema, table.name),
+        where=where,
+        most=sql.Literal(MOST + 1),
+    )
+    await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(LIMIT * 1000)))
+    try:
+        rows = await execute(conn, query, within=LIMIT + 5)
+    except CdcOutboxError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in ("55P03", "57014"):
+            raise
+        return None
+    finally:
+        if not conn.closed:
+            await execute(conn, "rollback")
+    return None if len(rows) > MOST else frozenset(str(id_) for (id_,) in rows)
