@@ -250,6 +250,27 @@ def written(parts: Mapping[str, Keys]) -> str:
     return json.dumps(parts)
 
 
+async def is_left_behind(
+    relay: Connection, conn: Connection, slot: str, of: Rows, event_column: str, event_id: str
+) -> bool:
+    """Whether the row with this id was left behind for good when the slot was made: nothing has sent it since.
+
+    Only while it has no mark that says otherwise, and as far as the keys are kept. `relay` reads the witness, `conn`
+    the table.
+    """
+    names = await parts(conn, of)
+    left = [key for name, keys in (await known(relay, slot) or {}).items() if name in names for key in keys]
+    if not left or not of.key:
+        return False
+    query = sql.SQL("select from {table} as t where {id} = %s and {waits} and not ({apart}) limit 1").format(
+        table=sql.Identifier(of.table.schema, of.table.name),
+        id=sql.Identifier("t", event_column),
+        waits=sql.SQL(" and ").join([sql.SQL("true"), *of.waits]),
+        apart=of.apart(left),
+    )
+    return bool(await execute(conn, query, (event_id,), within=65))
+
+
 async def written_to(conn: Connection, relations: Sequence[int]) -> set[int]:
     """Those of the relations that a transaction may have written to which doesn't end in a moment, SETTLED seconds."""
     now = asyncio.get_running_loop().time

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
-from cdc_outbox.postgres import peek, slot, stored, table_rows, wanted, witness
+from cdc_outbox.postgres import peek, slot, stored, table_rows, wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.id_column import indexed
@@ -59,15 +59,23 @@ EARLY: Final = 60_000
 """Milliseconds before the time that the row gives, from which on the topic is searched."""
 
 ELSEWHERE: Final = "the table marks it as sent by another relay"
+BEHIND: Final = (
+    "it was there before the slot, and was left out of what is sent, as by --no-backfill or --failed skip"
+)
 NOT_THERE: Final = "not in the topic"
 
 
 class Delivery(enum.Enum):
-    """How far an event has come. UNCONFIRMED: a relay is at work on it. PASSED: the slot has nothing of it any more."""
+    """How far an event has come.
+
+    UNCONFIRMED: a relay is at work on it. LEFT_OUT: a person has said that it isn't to be sent. PASSED: the slot has
+    nothing of it any more.
+    """
 
     DELIVERED = "delivered"
     WAITING = "waiting"
     UNCONFIRMED = "unconfirmed"
+    LEFT_OUT = "left out"
     PASSED = "passed"
     UNKNOWN = "unknown"
 
@@ -193,7 +201,8 @@ class _Search:
             except UsageError as error:
                 refused[table] = error
                 continue
-            events += [self._delivered(plan, proven, row) for row in rows if row.delivered]
+            left = any(row.delivered for row in rows) and await self._is_left_behind(plan, proven)
+            events += [self._delivered(plan, proven, row, left=left) for row in rows if row.delivered]
             unproven += [(plan, proven, row) for row in rows if not row.delivered]
         if len(refused) == len(tables):
             raise next(iter(refused.values()))
@@ -281,7 +290,20 @@ class _Search:
     def _start(self) -> str:
         return f"cdc-outbox start --slot {self._slot}"
 
-    def _delivered(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
+    async def _is_left_behind(self, plan: Plan, proven: Acknowledged) -> bool:
+        """Whether the row was there before the slots, and a person has left it out of what they send."""
+        outbox = self._settings.outbox
+        of = await whole.rows(self._owner, outbox, plan.table, plan.shape)
+        column = plan.layout.id.name
+        for proof in proven.proofs:
+            if not await whole.is_left_behind(self._relay, self._owner, proof.slot, of, column, self._id):
+                return False
+        return bool(proven.proofs)
+
+    def _delivered(self, plan: Plan, proven: Acknowledged, row: Stored, *, left: bool = False) -> Event:
+        if left:
+            again = f"cdc-outbox replay --id {shlex.quote(self._id)}"
+            return _event(plan, row.values, row, Delivery.LEFT_OUT, BEHIND, f"to send it after all: {again}")
         if self._sent_elsewhere(plan, row):
             event = _event(plan, row.values, row, Delivery.DELIVERED, ELSEWHERE)
             return replace(event, sent_elsewhere=True)
@@ -413,7 +435,7 @@ def _concluded(event: Event, event_id: str) -> Event:
     """With what the topic adds to how far it has come."""
     if event.offset is not None:
         said = f"found at offset {event.offset}"
-        if event.delivery in (Delivery.PASSED, Delivery.UNKNOWN):
+        if event.delivery in (Delivery.PASSED, Delivery.UNKNOWN, Delivery.LEFT_OUT):
             return replace(event, delivery=Delivery.DELIVERED, said=said, next="")
         return replace(event, said=f"{event.said}, and {said}") if event.sent_elsewhere else event
     named = shlex.quote(event_id)

@@ -255,3 +255,24 @@ def test_what_can_not_be_found_and_what_will_not_be_sent(pipeline: Pipeline) -> 
     assert "unknown: publication outbox_pub lacks table public.bare" in done.stdout
     (event,) = find(pipeline, "1", "--table", "bare", "--only", "event_type=y")
     assert event["left_out"] == "only"
+
+
+def test_what_was_left_out_is_not_called_delivered(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(outbox, kafka).prepare()
+    left = insert(pipeline, "a")
+    done = run_command("init", "--no-backfill", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert done.returncode == 0, done.stderr
+    pipeline.start("--until-caught-up", state=None).wait()
+    sent = insert(pipeline, "a")
+    pipeline.start("--until-caught-up", state=None).wait()
+    eventually(lambda: find(pipeline, left)[0]["delivery"] == "left out", PATIENCE, "left out")
+    (event,) = find(pipeline, left)
+    assert "--no-backfill" in event["evidence"]
+    assert f"cdc-outbox replay --slot {pipeline.slot}" in event["next"]
+    assert f"--id {left}" in event["next"]
+    (event,) = find(pipeline, sent)
+    assert event["delivery"] == "delivered"
+    (event,) = find(pipeline, left, "--in-topic")
+    assert (event["delivery"], event["searched"]) == ("left out", "not in the topic")
