@@ -186,7 +186,7 @@ async def whole_parts(conn: Connection, slot: str, markings: Sequence[Marking]) 
         if others:
             room = whole.LIMIT - sum(len(keys) for keys in (*known.values(), *now.values()))
             new = await _looked_at(conn, each, others, max(room, 0))
-            _tell_of_rewritten(each, known, new)
+            _tell_of_changed(each, known, new)
             found |= new
         now |= found
         oids |= {there[name] for name in found}
@@ -211,17 +211,18 @@ async def _looked_at(conn: Connection, each: Marking, others: dict[str, int], ro
         return {}
 
 
-def _tell_of_rewritten(each: Marking, known: Iterable[str], new: dict[str, Keys]) -> None:
-    """Say of how many rows isn't known any more whether they were sent, since their part was written again."""
+def _tell_of_changed(each: Marking, known: Iterable[str], new: dict[str, Keys]) -> None:
+    """Say of how many rows isn't known any more whether they were sent, since their part isn't what it was."""
     places = set(map(whole.place, known))
     unmarked = sum(len(keys) for name, keys in new.items() if whole.place(name) in places)
     if unmarked:
         _log.warning(
-            "rows stay unmarked in a partition whose rows ALTER TABLE has written again",
+            "rows stay unmarked in a table that isn't what it was",
             table=str(each.how.table),
             rows=unmarked,
-            why="what was sent without a mark can't be told there from what was left out: should you go back to a "
-            "polling relay, it sends that again",
+            why="it has another key, or other rows of it are sent, or a partition was attached again, or written "
+            "again by ALTER TABLE: what was sent without a mark can't be told there from what was left out; should "
+            "you go back to a polling relay, it sends that again",
             next="mark those that were sent by what you know of them; cdc-outbox find ID says where one is",
         )
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 
@@ -56,6 +57,11 @@ SETTLED: Final = 2.0
 
 LOOK: Final = 0.1
 """Seconds between looks at them."""
+
+_ATTACHED: Final = re.compile(r"@\d+")
+
+_INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
+"""Types of one of which a key may become another: its text stays, and the name of its part."""
 
 Keys: TypeAlias = "list[list[str]]"
 """Keys of rows: for each row the texts of its key's columns."""
@@ -153,7 +159,7 @@ async def rows(conn: Connection, settings: OutboxSettings, table: TableName, sha
     key = await markable.identity(conn, table)
     told: list[object] = [sorted((each.name, sorted(values)) for each, values in chosen)]
     told += [([each.name for each in sent.fields], sent.by, sorted(sent.words)) if sent is not None else None]
-    told += [[(column.name, column.type) for column in key]]
+    told += [[(column.name, "" if column.type in _INTEGERS else column.type) for column in key]]
     return Rows(
         table,
         tuple(among(chosen)),
@@ -170,9 +176,8 @@ async def parts(conn: Connection, of: Rows) -> dict[str, int]:
 
 
 def place(name: str) -> str:
-    """What of a part's name stays when its rows were written again: which part it is, and which rows are sent."""
-    way, _, digest = name.split(":")
-    return f"{way}:{digest}"
+    """What of a part's name stays whatever becomes of it: the OIDs down to it."""
+    return _ATTACHED.sub("", name.partition(":")[0])
 
 
 async def left_behind(
