@@ -161,7 +161,9 @@ async def _with_members(conn: Connection, error: NoKey, table: TableName) -> NoK
     more = ", …" if len(members) > _SHOWN else ""
     return NoKey(
         f"{error}; its payloads have the members {', '.join(members[:_SHOWN])}{more}",
-        next=f"name the key, as --key payload:/{pointer} or --key COLUMN; or give up order with --key none",
+        advice=f"name the key, as --key payload:/{pointer} or --key COLUMN, one of {', '.join(error.columns)}; "
+        "or give up order with --key none",
+        besides=error.besides,
     )
 
 

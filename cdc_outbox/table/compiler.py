@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import TableName
-from cdc_outbox.table import hstore, key, members, own_words, profiles, raw, selection, sent, template, topic
+from cdc_outbox.table import (
+    hstore,
+    key,
+    lacking,
+    members,
+    own_words,
+    profiles,
+    raw,
+    selection,
+    sent,
+    template,
+    topic,
+)
 from cdc_outbox.table.layout import Layout
 from cdc_outbox.table.plan import Plan
 from cdc_outbox.table.recognise import Shape
@@ -62,6 +74,8 @@ class Compiler:
         if self.roles.profile is not None:
             rule = "recognised" if settings.profile == profiles.AUTO else "configured"
             self.roles.summary[f"profile {self.roles.profile.name}"] = ("", rule)
+        if self.roles.previous is None:
+            lacking.require_not_several(self.roles)
         identity = self.roles.need("id", "every event needs an id that a consumer can tell it by")
         topics = self.topics()
         key_source, key_described = key.compile(self.roles, identity)
@@ -153,7 +167,8 @@ class Compiler:
                 f"table {self.table} has neither a topic column nor an aggregate type to name topics by",
                 next=(self.roles.profile.topic_advice if self.roles.profile is not None else "")
                 or "name topics with --topic TEMPLATE, such as orders or orders.{COLUMN}, "
-                "or the column with --column topic=NAME",
+                "or a column, with --column topic=NAME or --column aggregate_type=NAME: it has "
+                f"{', '.join(self.shape.names)}",
             )
         self.roles.summary["topic"] = (", else ".join(described), rules[0])
         return topic.topics(sources, " and ".join(columns))

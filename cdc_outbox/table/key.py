@@ -24,12 +24,49 @@ _POINTED: Final = {"payload:": "payload", "headers:": "headers"}
 class NoKey(MappingError):
     """The table has no aggregate id, and no other key is named or given up.
 
-    `payload`: the column in whose members a key could be found.
+    `payload`: the column in whose members a key could be found. `besides`: what else is to be done, a step before that
+    of the key. `columns`: those that could be the key.
     """
 
-    def __init__(self, message: str, *, next: str, payload: Field | None = None) -> None:  # noqa: A002
-        super().__init__(message, next=next)
+    def __init__(
+        self,
+        message: str,
+        *,
+        advice: str,
+        besides: str = "",
+        columns: tuple[str, ...] = (),
+        payload: Field | None = None,
+    ) -> None:
+        """`advice`: how the key is named."""
+        super().__init__(message, next=f"{besides}; {advice}" if besides else advice)
+        self.besides = besides
+        self.columns = columns
         self.payload = payload
+
+    @classmethod
+    def of(cls, roles: Roles, message: str, *, besides: str = "") -> NoKey:
+        """The error for a table, with its profile's advice where there is one."""
+        advice = roles.profile.key_advice if roles.profile is not None else ""
+        payload = roles.look("payload")
+        columns = roles.shape.names
+        return cls(
+            message,
+            advice=advice
+            or f"name the key with --key COLUMN, one of {', '.join(columns)}, or by JSON pointer, as "
+            "--key payload:/order_id; or give up order with --key none",
+            besides=besides,
+            columns=columns,
+            payload=payload[0] if payload is not None and not advice else None,
+        )
+
+
+def is_lacking(roles: Roles) -> bool:
+    """Whether the table has nothing for a key, and none is named."""
+    return (
+        roles.settings.key is None
+        and roles.look("aggregate_id") is None
+        and (roles.profile is None or roles.profile.key is None)
+    )
 
 
 def compile(  # noqa: A001 - as in re.compile
@@ -48,7 +85,9 @@ def compile(  # noqa: A001 - as in re.compile
             return field, field.name
         roles.check_gone("aggregate_id")
         if roles.profile is None or roles.profile.key is None:
-            raise _no_key(roles)
+            raise NoKey.of(
+                roles, f"table {roles.table} has no aggregate id column, so its events have no key"
+            )
         described = f"{roles.profile.key}, else {identity.name}"
         roles.summary["key"] = (described, f"profile {roles.profile.name}")
         return _pointed(roles, roles.profile.key, identity)
@@ -88,18 +127,6 @@ def _first(text: str, shape: Shape) -> str:
         if shape.find(name) is not None:
             return name
     return rest if _is_made(rest) else text
-
-
-def _no_key(roles: Roles) -> NoKey:
-    advice = roles.profile.key_advice if roles.profile is not None else ""
-    payload = roles.look("payload")
-    return NoKey(
-        f"table {roles.table} has no aggregate id column, so its events have no key",
-        next=advice
-        or "name the key with --key COLUMN, or by JSON pointer, as --key payload:/order_id; "
-        "or give up order with --key none",
-        payload=payload[0] if payload is not None and not advice else None,
-    )
 
 
 def _pointed(

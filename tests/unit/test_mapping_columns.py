@@ -81,6 +81,49 @@ def test_a_table_without_aggregate_id_asks_for_a_key(columns: dict[str, int]):
         assert way_out in caught.value.next
 
 
+OWN = {"eventUuid": UUID, "entityKind": TEXT, "entityRef": TEXT, "document": JSONB}
+
+
+def test_all_that_a_table_lacks_is_told_at_once_and_one_round_mends_it():
+    with pytest.raises(NoKey) as caught:
+        Mapped(OWN)
+    assert str(caught.value) == (
+        "table public.outbox has no column that is recognised as id, as payload, as topic or aggregate type, or as "
+        "aggregate id; its columns are eventUuid, entityKind, entityRef, document"
+    )
+    assert caught.value.next == (
+        "name them with --column id=NAME, --column payload=NAME, --topic TEMPLATE or --column aggregate_type=NAME; "
+        "name the key with --key COLUMN, one of eventUuid, entityKind, entityRef, document, or by JSON pointer, as "
+        "--key payload:/order_id; or give up order with --key none"
+    )
+    assert Mapped(
+        OWN,
+        columns={"id": "eventUuid", "payload": "document", "aggregate_type": "entityKind"},
+        key="entityRef",
+    )
+
+
+def test_what_a_table_lacks_besides_the_key_is_a_step_of_its_own():
+    with pytest.raises(NoKey) as caught:
+        Mapped({"id": UUID, "kind": TEXT, "payload": JSONB})
+    assert "as topic or aggregate type, or as aggregate id" in str(caught.value)
+    assert caught.value.besides == "name it with --topic TEMPLATE or --column aggregate_type=NAME"
+    assert caught.value.payload is not None
+    with pytest.raises(MappingError) as told:
+        Mapped({"eventUuid": UUID, "kind": TEXT, "payload": JSONB}, key="kind")
+    assert not isinstance(told.value, NoKey)
+    assert "recognised as id, or as topic or aggregate type" in str(told.value)
+
+
+def test_a_single_role_without_a_column_is_told_with_the_columns_that_there_are():
+    with pytest.raises(MappingError, match="neither a topic column") as caught:
+        Mapped({"id": UUID, "entityKind": TEXT, "aggregate_id": TEXT, "payload": JSONB})
+    assert "--column aggregate_type=NAME: it has id, entityKind, aggregate_id, payload" in caught.value.next
+    with pytest.raises(NoKey) as keyless:
+        Mapped({"id": UUID, "topic": TEXT, "ref": TEXT, "payload": JSONB})
+    assert "--key COLUMN, one of id, topic, ref, payload" in keyless.value.next
+
+
 WRONG: list[tuple[str, Dict[str, int], dict[str, object], str, str]] = [
     ("no topic", {"id": UUID, "aggregate_id": TEXT, "payload": JSONB}, {}, "topic", "--topic"),
     ("no payload", {"id": UUID, "topic": TEXT, "aggregate_id": TEXT}, {}, "payload", "--column payload="),

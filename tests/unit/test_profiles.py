@@ -133,6 +133,10 @@ def test_a_table_without_topics_says_so(library: Library):
     with pytest.raises(MappingError, match="neither a topic column") as caught:
         plan(library, topic=None)
     assert BY_NAME[library.profile].topic_advice == caught.value.next
+    with pytest.raises(NoKey) as both:
+        plan(library, topic=None, key=None)
+    assert both.value.besides == BY_NAME[library.profile].topic_advice
+    assert both.value.next.endswith(BY_NAME[library.profile].key_advice)
 
 
 def test_names_may_be_in_another_convention():
