@@ -41,7 +41,7 @@ from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair import books as entry
 from cdc_outbox.repair import slot_search
-from cdc_outbox.repair.books import Books, Reader
+from cdc_outbox.repair.books import Books, Reader, ids_placed
 from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.report import Report, iso
 from cdc_outbox.repair.second_look import SecondLook
@@ -270,7 +270,7 @@ class _Audit:
             expected,
             wish.directory,
             commit_times=all(source.plan.layout.timestamp is None for source in sources),
-            ids_from=wish.ids_from,
+            ids_from=[*wish.ids_from, *(find for source in sources for find in ids_placed(source.plan))],
             scoped=len(settings.outbox.tables) > 1,
         )
 

@@ -105,6 +105,12 @@ def id_from(text: str) -> IdFrom:
     return in_payload
 
 
+def ids_placed(plan: Plan) -> tuple[IdFrom, ...]:
+    """Where the settings put the event's id beside the header `id`: under the name that it had in the old relay's."""
+    layout = plan.layout
+    return tuple(id_from(f"header:{name}") for name, field in layout.placed if field == layout.id)
+
+
 class Nameless(NamedTuple):
     """A message without an event's id."""
 

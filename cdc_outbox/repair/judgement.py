@@ -20,7 +20,9 @@ What is undecided is counted and shown, and is no fault.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -77,16 +79,30 @@ class Rules:
 
 @dataclass(slots=True)
 class Kind:
-    """One kind of finding: how many, and the first of them, each as a record for a person and a machine."""
+    """One kind of finding: how many, and the first of them, each as a record for a person and a machine.
+
+    Those of rows are the oldest, in the order of their times of writing, whatever the order in which they were found.
+    """
 
     count: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
+    _times: list[float] = field(default_factory=list)
 
     def add(self, limit: int, make: Any) -> None:
         """Count one, and keep what `make` says of it among the first."""
         self.count += 1
         if len(self.events) < limit:
             self.events.append(make())
+
+    def add_row(self, limit: int, created_us: int, make: Any) -> None:
+        """Count one of a row, and keep it among the oldest. `created_us`: µs since 1970; 0, not known, comes last."""
+        self.count += 1
+        moment = created_us or inf
+        at = bisect_right(self._times, moment)
+        if at < limit:
+            self._times.insert(at, moment)
+            self.events.insert(at, make())
+            del self._times[limit:], self.events[limit:]
 
 
 @dataclass(slots=True)
@@ -344,8 +360,9 @@ class Judge:
 
     def _tell(self, row: tuple[Any, ...], kind: Kind, **more: str) -> None:
         key, _, _, topic, created_us, where, _ = row
-        kind.add(
+        kind.add_row(
             self._limit,
+            created_us,
             lambda: {
                 "id": self._books.id(key, where),
                 "topic": None if topic == entry.NO_TOPIC else self._books.topics[topic],

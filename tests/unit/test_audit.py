@@ -10,7 +10,7 @@ from struct import Struct
 import pytest
 
 from cdc_outbox.errors import SetupError
-from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from
+from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from, ids_placed
 from cdc_outbox.repair.judgement import Findings, Judge, Rules
 from cdc_outbox.repair.report import Report
 from cdc_outbox.repair.second_look import spelled
@@ -194,6 +194,29 @@ def test_ids_of_another_relays_messages_are_found_where_they_are() -> None:
     for wrong in ("headers:x", "header:", "payload:x", ""):
         with pytest.raises(ValueError, match=r"neither|pointer"):
             id_from(wrong)
+
+
+def test_a_header_that_the_settings_fill_with_the_id_tells_it_in_another_relays_messages_too() -> None:
+    plan = reader_of(
+        TABLE_B, key="none", headers=(("message-id", "event_id"), ("kind", "topic"), ("row", "id"))
+    ).plan
+    found = ids_placed(plan)
+    sent = message(0, None, extra=[("row", b"7"), ("kind", b"x"), ("message-id", A.encode())])
+    assert [find(sent) for find in found] == [A.encode()]
+    assert judged(SURE[:1], [[sent]], books=Books(100, None, ids_from=found)).delivered == 1
+
+
+def test_the_oldest_missing_events_are_shown_in_the_order_of_their_writing() -> None:
+    written = {f"{n:04}": CREATED_US + n * 1_000_000 for n in range(40)}
+    with closing(Books(100, None)) as books:
+        for id_, moment in reversed(written.items()):
+            enter_row(books, id_, ACKNOWLEDGED, moment)
+        with closing(Judge(books, Rules(), limit=5)) as judge:
+            list(judge.suspect())
+            list(judge.events({}))
+            missing = judge.findings.missing
+    assert missing.count == 40
+    assert [each["id"] for each in missing.events] == list(written)[:5]
 
 
 def test_the_table_says_what_was_sent_and_what_is_for_another_bus() -> None:
