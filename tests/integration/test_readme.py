@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Literal
 
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
@@ -83,6 +84,17 @@ def app(shell: Shell, make_postgres: Callable[..., PostgresServer], kafka: Kafka
     owner = server.create_database("app")
     shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
     return server
+
+
+@pytest.fixture
+def after_set_up(shell: Shell, app: PostgresServer) -> PostgresServer:
+    """The server `app`, and the shell as the first steps leave it: with the role made, and its DSN for the relay."""
+    password = secrets.token_hex(8)
+    owner, relay = app.dsn("app"), app.dsn("app", user="outbox_relay", password=password)
+    shell.export(OWNER_DSN=owner, RELAY_DSN=relay, RELAY_PASSWORD=password)
+    app.execute(SQL("create role outbox_relay login replication password {}").format(Literal(password)))
+    shell.export(CDC_OUTBOX_DSN=relay)
+    return app
 
 
 @pytest.fixture
@@ -185,7 +197,7 @@ def test_a_secured_kafka(shell: Shell, app: PostgresServer, secure_kafka: KafkaB
 def test_leaving_a_polling_relay(
     shell: Shell,
     launch: Callable[[str], Running],
-    app: PostgresServer,
+    after_set_up: PostgresServer,
     kafka: Kafka,
     make_consumer: Callable[..., Consumer],
 ):
@@ -193,7 +205,7 @@ def test_leaving_a_polling_relay(
     topic = f"orders-{secrets.token_hex(4)}"
     kafka.create_topic(topic, 3)
     consumer = make_consumer(kafka.bootstrap, topic)
-    with app.connect("app") as connection:
+    with after_set_up.connect("app") as connection:
         connection.execute(
             "create table outbox (id bigserial primary key, aggregate_id text not null, topic text not null,"
             " payload jsonb, status text not null default 'pending', created_at timestamptz default now())"
@@ -204,7 +216,10 @@ def test_leaving_a_polling_relay(
                 "insert into outbox (aggregate_id, topic, payload) values ('7', %s, '{}')", (topic,)
             )
 
-        compared = launch(BLOCKS["compare"].replace("1m", "3s"))
+        with_owner, init, compare = BLOCKS["compare"].splitlines()
+        shell.run(with_owner)
+        shell.run(f"{init} --only witness --role outbox_relay")
+        compared = launch(f"{init}\n{compare}".replace("1m", "3s"))
         compared.wait(lambda: "following" in compared.log.read_text())
         insert()
         connection.execute("update outbox set status = 'sent'")
@@ -224,12 +239,12 @@ def test_leaving_a_polling_relay(
 def test_a_table_of_ones_own(
     shell: Shell,
     launch: Callable[[str], Running],
-    app: PostgresServer,
+    after_set_up: PostgresServer,
     kafka: Kafka,
     make_consumer: Callable[..., Consumer],
 ):
     kind = f"Placed{secrets.token_hex(4)}"
-    with app.connect("app") as connection:
+    with after_set_up.connect("app") as connection:
         connection.execute("create schema shop")
         connection.execute(
             "create table shop.events (id bigserial primary key, event_type text, body json, noted_by text)"
@@ -237,8 +252,8 @@ def test_a_table_of_ones_own(
     kafka.create_topic(f"shop.{kind}", 3)
     consumer = make_consumer(kafka.bootstrap, f"shop.{kind}")
     running = launch(BLOCKS["own-table"])
-    running.wait(lambda: app.value("select bool_or(active) from pg_replication_slots"))
-    with app.connect("app") as connection:
+    running.wait(lambda: after_set_up.value("select bool_or(active) from pg_replication_slots"))
+    with after_set_up.connect("app") as connection:
         connection.execute(
             "insert into shop.events (event_type, body) values (%s, %s)", (kind, '{"order_id":  7}')
         )
