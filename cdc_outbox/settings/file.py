@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,10 @@ from cdc_outbox.settings.likeness import nearest
 from cdc_outbox.settings.place import Value, file_place
 
 DEFAULT: Final = "cdc-outbox.toml"
+
+_NO_VALUE: Final = re.compile(r"Invalid value \(at line (\d+), ")
+_BARE_TEXT: Final = re.compile(r"\s*([\w.-]+)\s*=\s*[^\s\"'\[{].*")
+"""A line whose value is neither quoted nor a list nor a table."""
 
 _KEYS_AND_SECTIONS: Final = frozenset(BY_KEY) | {key.rpartition(".")[0] for key in BY_KEY}
 
@@ -102,8 +107,10 @@ class File:
 def _parse(path: Path, name: str) -> dict[str, object]:
     import tomllib
 
+    text = ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(
             f"the config file {name!r} can't be read: {error.strerror}",
@@ -113,8 +120,17 @@ def _parse(path: Path, name: str) -> dict[str, object]:
         raise ConfigError(f"the config file {name!r} isn't UTF-8 text", next="save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"the config file {name!r} isn't TOML: {error}", next=f"correct {name} at that place"
+            f"the config file {name!r} isn't TOML: {error}",
+            next=f"correct {name} at that place{_quotes_advice(text, str(error))}",
         ) from None
+
+
+def _quotes_advice(text: str, error: str) -> str:
+    """What tomllib's error doesn't say where a text stands without quotes; without the text, which may be secret."""
+    found = _NO_VALUE.search(error)
+    line = text.split("\n")[int(found[1]) - 1] if found is not None else ""
+    bare = _BARE_TEXT.fullmatch(line)
+    return "" if bare is None else f': text stands in quotes, as in {bare[1]} = "…"'
 
 
 def _flat(contents: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

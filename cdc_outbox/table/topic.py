@@ -18,6 +18,7 @@ from cdc_outbox.table.unfit import LEAVE_OUT, Unfit
 from cdc_outbox.table.values import Field
 
 _LEGAL: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}\Z")
+_LEGAL_PART: Final = re.compile(rb"[A-Za-z0-9._-]{0,248}\Z")
 _REMEDY: Final = f"make legal names with --topic TEMPLATE, or {LEAVE_OUT}"
 _KNOWN: Final = 4096
 
@@ -73,11 +74,19 @@ class Topics:
 def topics(sources: Sequence[Sequence[Part]], described: str) -> Topics:
     """Compile the sources, in their order of precedence; each is the parts of a template.
 
-    Raises Unfit where a fixed topic's name is illegal.
+    Raises Unfit where a fixed topic's name is illegal, or what stands around the columns makes all names so.
     """
     first = sources[0]
     fields = [part for part in first if isinstance(part, Field)]
-    fixed = None if fields else check(b"".join(part for part in first if isinstance(part, bytes)))
+    literal = b"".join(part for part in first if isinstance(part, bytes))
+    fixed = None if fields else check(literal)
+    if fields and _LEGAL_PART.match(literal) is None:
+        raise Unfit(
+            "topic",
+            f"no topic's name has {literal.decode('utf-8', 'backslashreplace')[:250]!r} in it: it takes 1 to 249 of "
+            "A-Z a-z 0-9 . _ -",
+            _REMEDY,
+        )
     return Topics(
         fixed=fixed,
         at=fields[0].at if fields else 0,

@@ -158,6 +158,7 @@ def test_the_first_event_in_production(
     running = launch(BLOCKS["start"])
     promised = (b"42", b'{"total": 12.5}', ["id", "type"])
     running.wait(lambda: arrived() == [promised])
+    assert kafka.topics()[free_topic] == 12
 
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute("create table orders (id int primary key, total numeric)")

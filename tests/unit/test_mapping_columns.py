@@ -161,6 +161,8 @@ WRONG: list[tuple[str, Dict[str, int], dict[str, object], str, str]] = [
     ("topic nested brace", DEFAULT, {"topic": "{a{id}"}, "character 1", "--topic"),
     ("topic placeholder", DEFAULT, {"topic": "{nix}"}, "'nix'.*outbox.topic", "aggregate_type"),
     ("topic fixed illegal", DEFAULT, {"topic": "a b"}, "'a b' is illegal", "--topic"),
+    ("topic part illegal", DEFAULT, {"topic": "x {event_type}"}, "no topic's name has 'x ' in it", "--topic"),
+    ("topic part long", DEFAULT, {"topic": "x" * 249 + "{event_type}"}, "it takes 1 to 249", "--topic"),
     ("topic empty", DEFAULT, {"topic": ""}, "illegal", "--topic"),
     ("only", DEFAULT, {"only": {"nix": ("a",)}}, "'nix'.*outbox.only", "id"),
     ("header column", DEFAULT, {"headers": (("x", "nix"),)}, r"'nix'.*outbox\.header\.x", "id"),

@@ -122,6 +122,22 @@ class TestConfigFile:
         with pytest.raises(ConfigError, match=r"isn't TOML: .*line 2"):
             load_with(file="[postgres]\nslot = \n")
 
+    @pytest.mark.parametrize("line", ["dsn = postgresql://a:hidden@b/c", "slot = outbox", " slot=/x # note"])
+    def test_text_without_quotes(self, load_with: Load, line: str) -> None:
+        with pytest.raises(ConfigError, match=r"isn't TOML: .*line 2") as told:
+            load_with(file=f"[postgres]\n{line}\n")
+        name = line.partition("=")[0].strip()
+        assert (
+            told.value.next
+            == f'correct cdc-outbox.toml at that place: text stands in quotes, as in {name} = "…"'
+        )
+
+    def test_other_faults_of_toml_say_nothing_of_quotes(self, load_with: Load) -> None:
+        for line in ('slot = "x', 'slot = "x" y', "slot = [outbox]", "slot ="):
+            with pytest.raises(ConfigError, match="isn't TOML") as told:
+                load_with(file=f"[postgres]\n{line}\n")
+            assert told.value.next == "correct cdc-outbox.toml at that place"
+
     def test_not_utf8(self, load_with: Load, tmp_path: Path) -> None:
         (tmp_path / "cdc-outbox.toml").write_bytes(b'[postgres]\nslot = "\xff"\n')
         with pytest.raises(ConfigError, match="isn't UTF-8"):
