@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from typing import LiteralString
 
+from confluent_kafka import Producer
+
 from tests.integration.backfilled import TABLE_C, Backfilled, place
+from tests.servers.cache import CHECKOUT
+from tests.servers.ledger import read_all
 from tests.servers.relay import run_command
 
 __all__ = ["place"]
@@ -209,3 +215,56 @@ def test_rows_that_are_inserted_as_sent_are_told_once(place: Backfilled) -> None
     (line,) = [line for line in done.stderr.splitlines() if "inserted as sent are left out" in line]
     assert "public.outbox" in line
     assert "sent_at" in line
+
+
+def test_the_example_file_of_a_table_with_names_of_its_own_leads_through_the_cut_over(
+    place: Backfilled,
+) -> None:
+    file = CHECKOUT / "docs" / "examples" / "table-own.toml"
+    written = re.findall(r"^#   (.*)$", file.read_text(), re.MULTILINE)
+    place.execute("\n".join(written))
+    kind, config = f"order-{secrets.token_hex(4)}", ("--config", str(file))
+    place.execute(
+        'insert into "Sales"."OutboxEvents" ("entityKind", "entityRef", "eventKind", document, "deliveryState")'
+        " select %s, '7', 'Placed', jsonb_build_object('n', n), state from unnest(array['DISPATCHED', 'RETRYING',"
+        " 'NEW']) with ordinality s (state, n)",
+        (kind,),
+    )
+    sent, *unsent = [
+        str(id_)
+        for (id_,) in place.execute('select "eventUuid" from "Sales"."OutboxEvents" order by "seqNo"')
+    ]
+    with place.kafka.without(topic := f"sales.{kind}"):
+        place.kafka.create_topic(topic, 3)
+        producer = Producer({"bootstrap.servers": place.kafka.bootstrap, "partitioner": "murmur2"})
+        producer.produce(topic, '{"n": 1}', "7", headers=[("message-id", sent.encode())])
+        assert producer.flush(30) == 0
+        error, _ = place.refused(*config)
+        assert "holds 2 rows" in error
+        assert "published 2" in place.backfill(*config)
+        place.execute(
+            'insert into "Sales"."OutboxEvents" ("entityKind", "entityRef", "eventKind", document)'
+            " values (%s, '7', 'Placed', '{\"n\": 4}')",
+            (kind,),
+        )
+        place.relay(*config)
+        first, *ours = sorted(read_all(place.kafka.bootstrap, topic), key=lambda record: record.offset)
+        assert first.id is None
+        assert [record.json()["n"] for record in ours] == [2, 3, 4]
+        assert [record.id for record in ours][:2] == unsent
+        assert all(dict(record.headers)["type"] == b"Placed" for record in ours)
+        assert all(record.key == b"7" and record.partition == first.partition for record in ours)
+        done = run_command(
+            *(
+                "audit",
+                "--twice-ok",
+                "--slot",
+                place.slot,
+                "--bootstrap-servers",
+                place.kafka.bootstrap,
+                *config,
+            ),
+            env={"CDC_OUTBOX_DSN": place.dsn},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "rows         4 read, 4 delivered" in done.stdout

@@ -15,10 +15,31 @@ from cdc_outbox.settings.entries import Entries
 from cdc_outbox.settings.schema import document
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.libraries import LIBRARIES, Library
-from tests.unit.mapped import COMMIT_US, JSONB, LSN, TABLE_A, TABLE_B, TABLE_C, UUID, VARCHAR, relation
+from tests.unit.mapped import (
+    COMMIT_US,
+    JSONB,
+    LSN,
+    TABLE_A,
+    TABLE_B,
+    TABLE_C,
+    TEXT,
+    TIMESTAMPTZ,
+    UUID,
+    VARCHAR,
+    relation,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 DEBEZIUM = {"id": UUID, "aggregatetype": VARCHAR, "aggregateid": VARCHAR, "type": VARCHAR, "payload": JSONB}
+OWN = {
+    "eventUuid": UUID,
+    "entityKind": TEXT,
+    "entityRef": TEXT,
+    "eventKind": TEXT,
+    "document": JSONB,
+    "deliveryState": TEXT,
+    "writtenAt": TIMESTAMPTZ,
+}
 
 
 def example(name: str) -> Settings:
@@ -71,6 +92,7 @@ def test_the_whole_file_shows_the_defaults() -> None:
         ("table-a.toml", TABLE_A, "aggregate_id"),
         ("table-b.toml", TABLE_B, "payload:/order_id"),
         ("table-c.toml", TABLE_C, "payload:/order_id"),
+        ("table-own.toml", OWN, "entityRef"),
         ("debezium.toml", DEBEZIUM, "aggregateid"),
     ],
 )
