@@ -31,6 +31,9 @@ Answer = TypeVar("Answer")
 TYPED = "cdc_outbox.typed"
 """The key in a context's `meta` of what was typed after the command's name."""
 
+_ELSEWHERE = {"status": "health", "check": "doctor", "run": "start"}
+"""What other programs call a command, with our name for it."""
+
 
 class _Examples:
     """Help that begins with examples."""
@@ -100,7 +103,8 @@ class Program(Group):
         if args[0] not in self.summaries:
             from difflib import get_close_matches
 
-            if near := get_close_matches(args[0], self.summaries, 1):
+            elsewhere = _ELSEWHERE.get(args[0])
+            if near := [elsewhere] if elsewhere else get_close_matches(args[0], self.summaries, 1):
                 raise click.UsageError(f"no such command {args[0]!r}; did you mean {near[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 

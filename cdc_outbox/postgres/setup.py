@@ -591,10 +591,11 @@ class _Init:
 
     def backfill_needed(self, pending: Slot, held: Mapping[TableName, tuple[int, str]]) -> SetupError:
         by_value = "".join(f"; {table} {words}" for table, (_, words) in held.items() if words)
+        old = "stop the old relay" if by_value else "stop what else sends these rows, if anything does"
         return SetupError(
             f"{_counts(held)} from before the slot that may be unpublished; what is written from now on is kept "
             f'behind the slot "{pending.name}"{by_value}',
-            next=f"stop the old relay, then publish them: cdc-outbox backfill --slot {self.name}; or leave them out: "
+            next=f"{old}, then publish them: cdc-outbox backfill --slot {self.name}; or leave them out: "
             f"cdc-outbox init --no-backfill --slot {self.name}",
         )
 

@@ -239,8 +239,9 @@ def test_the_example_file_of_a_table_with_names_of_its_own_leads_through_the_cut
         producer = Producer({"bootstrap.servers": place.kafka.bootstrap, "partitioner": "murmur2"})
         producer.produce(topic, '{"n": 1}', "7", headers=[("message-id", sent.encode())])
         assert producer.flush(30) == 0
-        error, _ = place.refused(*config)
+        error, remedy = place.refused(*config)
         assert "holds 2 rows" in error
+        assert remedy.startswith("stop the old relay, then publish them: cdc-outbox backfill ")
         assert "published 2" in place.backfill(*config)
         place.execute(
             'insert into "Sales"."OutboxEvents" ("entityKind", "entityRef", "eventKind", document)'

@@ -237,6 +237,8 @@ def test_rows_are_asked_for_once_the_mapping_holds(place: Set) -> None:
     assert "stop the old relay" not in remedy
     assert place.slots() == [], "no WAL is kept for what can't be published yet"
     _, remedy = place.refused("--key", "payload:/order_id", "--topic", "shop.{topic}")
-    assert remedy.startswith("stop the old relay, then publish them: cdc-outbox backfill ")
+    assert remedy.startswith(
+        "stop what else sends these rows, if anything does, then publish them: cdc-outbox backfill "
+    )
     assert remedy.count(" --key payload:/order_id --topic 'shop.{topic}'") == 2
     assert place.slots() == [f"{place.slot}_pending"]

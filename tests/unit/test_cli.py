@@ -114,6 +114,11 @@ class TestUsage:
         ("args", "error", "remedy"),
         [
             (("strat",), "error: no such command 'strat'; did you mean 'start'?", "next: cdc-outbox --help"),
+            (
+                ("status",),
+                "error: no such command 'status'; did you mean 'health'?",
+                "next: cdc-outbox --help",
+            ),
             (("xyz",), "error: no such command 'xyz'", "next: cdc-outbox --help"),
             (
                 ("config", "show", "--slto", "x"),
