@@ -26,7 +26,7 @@ from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.id_column import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
-from cdc_outbox.repair.books import Reader
+from cdc_outbox.repair.books import Reader, ids_placed
 from cdc_outbox.repair.cleanup import planned
 from cdc_outbox.table.mapping import Mapping
 from cdc_outbox.table.unfit import Unfit
@@ -141,7 +141,8 @@ async def find(
 ) -> list[Event]:
     """All that is known of the events with this id, in each of the tables; empty where there is none.
 
-    `in_topic`: look for them at Kafka too, by the header `id` or by `ids_from`. `told` hears what makes it slow, and of
+    `in_topic`: look for them at Kafka too, by the header `id`, by one that the settings fill with the id, or by
+    `ids_from`. `told` hears what makes it slow, and of
     what can't be known. Raises UsageError for what can't be an id, SetupError, MissingRight, PostgresUnavailable.
     """
     placing = asyncio.create_task(_placement(settings.kafka, told))
@@ -150,7 +151,8 @@ async def find(
         try:
             owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
             try:
-                events = await _Search(settings, event_id, relay, owner, told).events()
+                search = _Search(settings, event_id, relay, owner, told)
+                events = await search.events()
             finally:
                 await owner.close()
         finally:
@@ -161,7 +163,12 @@ async def find(
         placing.cancel()
         await asyncio.gather(placing, return_exceptions=True)
     if in_topic:
-        events = [_concluded(await _sought(settings.kafka, event, ids_from), event_id) for event in events]
+        events = [
+            _concluded(
+                await _sought(settings.kafka, event, [*ids_from, *search.ids_from[event.table]]), event_id
+            )
+            for event in events
+        ]
     return events
 
 
@@ -183,6 +190,8 @@ class _Search:
         self._owner = owner
         self._told = told
         self._unindexed: set[TableName] = set()
+        self.ids_from: dict[TableName, tuple[IdFrom, ...]] = {}
+        """Where the settings put the id of each table's events, beside the header `id`."""
 
     async def events(self) -> list[Event]:
         """The rows of all tables, and what waits in the slot alone, in the order of the tables."""
@@ -192,6 +201,7 @@ class _Search:
         tables = self._settings.outbox.tables
         for table in tables:
             plan = await planned(self._settings, self._owner, table)
+            self.ids_from[table] = ids_placed(plan)
             proven = await acknowledged(self._relay, self._owner, self._slot, table)
             if not await indexed(self._owner, table, plan.layout.id.name):
                 self._told(f"column {plan.layout.id.name} of {table} has no index: the whole table is read")

@@ -208,6 +208,8 @@ def test_what_another_relay_has_sent(pipeline: Pipeline) -> None:
     (event,) = find(pipeline, event_id, "--in-topic", "--id-from", "header:message-id")
     assert (event["partition"], event["offset"], event["next"]) == (2, 0, None)
     assert event["evidence"] == "the table marks it as sent by another relay, and found at offset 0"
+    (event,) = find(pipeline, event_id, "--in-topic", "--header", "message-id=id")
+    assert (event["partition"], event["offset"], event["next"]) == (2, 0, None)
     (event,) = find(pipeline, other)
     assert event["evidence"] == f"proven by the witness of slot {pipeline.slot}"
     assert "neither header:NAME nor" in run(pipeline, other, "--id-from", "id").stderr
