@@ -87,8 +87,12 @@ class Place:
         if entries.names is not None and normal not in entries.names:
             near = nearest(normal, entries.names)
             step = f"the nearest known name is {near!r}; write that, or leave it out"
-            if likeness(normal.lower(), near) < _ALIKE and len(entries.names) <= _FEW:
-                step = f"the known names are {', '.join(entries.names)}"
+            if likeness(normal.lower(), near) < _ALIKE:
+                step = (
+                    f"the known names are {', '.join(entries.names)}"
+                    if len(entries.names) <= _FEW
+                    else "no known name is like it; all of them are in: cdc-outbox config schema"
+                )
             raise self.error(f"{self.label}: unknown name {_quote(name)}", next=step)
         return normal
 

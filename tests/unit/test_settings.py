@@ -285,7 +285,10 @@ class TestMalformed:
         assert like_none.value.next.startswith("the known names are retained, retained_bytes, ")
         with pytest.raises(UsageError) as of_many:
             load_with(kafka=("foo=3",))
-        assert "nearest" in of_many.value.next
+        assert of_many.value.next == "no known name is like it; all of them are in: cdc-outbox config schema"
+        with pytest.raises(UsageError) as like_one_of_many:
+            load_with(kafka=("acsk=all",))
+        assert "the nearest known name is 'acks'" in like_one_of_many.value.next
 
     def test_a_password_in_the_brokers_addresses_is_not_quoted(self, load_with: Load) -> None:
         servers = "me:hunter2@kafka:9092"
