@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-unit test-browser screenshots test-integration chaos soak bench clean
+.PHONY: help setup demo test lint types test-unit test-browser screenshots test-integration chaos soak bench clean \
+  docs references recording dist sbom vulnerabilities matrix
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +19,7 @@ $(BIN)/.ready: pyproject.toml
 	  { echo "Python 3.11 or later is needed; name one, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo,compression,speed]' --group test --group lint
+	$(BIN)/python -m pip install --quiet --editable '.[demo,compression,speed]' --group test --group lint --group docs
 	touch $@
 
 demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash
@@ -56,6 +57,38 @@ $(BIN)/.servers: $(BIN)/.ready
 
 test-integration: setup $(BIN)/.servers ## against real PostgreSQL 15 to 18 and Kafka 4
 	$(BIN)/pytest tests/integration $(SPREAD)
+
+docs: setup ## the site, into .cache/site: links checked, nothing loaded from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+recording: setup ## record the demo into docs/images/demo.svg
+	$(BIN)/python -m tests.documents.recording
+
+references: setup ## write docs/reference/{cli,settings,errors}.md and the manual page from the code
+	$(BIN)/python -m tests.documents
+
+dist: setup ## wheel and sdist into dist/, the same bytes wherever they are built
+	rm -rf dist
+	$(BIN)/hatchling build
+
+$(BIN)/.release: $(BIN)/.ready
+	$(PYTHON) -m venv --clear .cache/release
+	.cache/release/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.cache/release/bin/python -m pip install --quiet --group release
+	touch $@
+
+sbom: dist $(BIN)/.release ## a bill of materials (CycloneDX) of the wheel with its extras, into dist/
+	$(PYTHON) -m venv --clear .cache/installed
+	.cache/installed/bin/python -m pip install --quiet "$$(echo dist/*.whl)[demo,compression,speed]"
+	.cache/installed/bin/python -m pip uninstall --quiet --yes pip setuptools
+	.cache/release/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+	  --output-reproducible --output-format JSON --output-file dist/cdc-outbox.cdx.json .cache/installed/bin/python
+
+vulnerabilities: sbom ## known ones in what would be installed, from PyPI's database, which has to be reached
+	.cache/release/bin/pip-audit --strict --progress-spinner off --path "$$(echo .cache/installed/lib/python*/site-packages)"
+
+matrix: setup $(BIN)/.servers $(BIN)/.release ## each Python that is here, lowest and newest dependencies, Kafka 3.9 beside 4
+	$(BIN)/python -m tests.matrix
 
 chaos: setup $(BIN)/.servers ## a minute of kills, freezes and cuts under load
 	$(BIN)/pytest tests/chaos

@@ -52,7 +52,7 @@ from tests.servers.wait import eventually
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-VERSION = "4.4.0"
+VERSION = os.environ.get("CDC_OUTBOX_TEST_KAFKA_VERSION", "4.4.0")
 HERE = Path(__file__).parent
 
 # Small and quick to start: a test machine runs a broker, a database and the relay at once.
@@ -93,7 +93,7 @@ def _java() -> str:
 def _install(draft: Path) -> None:
     run(
         ["mvn", "--quiet", "--batch-mode", "--file", HERE / "kafka.pom.xml", "dependency:copy-dependencies",
-         "-DincludeScope=runtime", f"-DoutputDirectory={draft}"],
+         "-DincludeScope=runtime", f"-DoutputDirectory={draft}", f"-Dbroker={VERSION}"],
         what=f"Kafka {VERSION}",
         cwd=draft,
     )  # fmt: skip
