@@ -16,6 +16,7 @@ from cdc_outbox.cli.failure import Reporter
 from cdc_outbox.postgres.remedy import complete, once_more, repeat
 from cdc_outbox.settings import SETTINGS, Setting, Settings, load, parameter
 from cdc_outbox.settings.entries import Entries
+from cdc_outbox.settings.kind.word import Choice
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -151,10 +152,17 @@ def _options(setting: Setting) -> Callable[[Decorated], Decorated]:
         if setting.switch:
             return _option(setting.flag, "", setting.help, is_flag=True)(function)
         metavar = setting.kind.metavar
-        more = {"multiple": True} if setting.repeated else {}
+        more: dict[str, Any] = {"multiple": True} if setting.repeated else {}
+        if isinstance(setting.kind, Choice):
+            more["shell_complete"] = _completing(setting.kind)
         return _option(setting.flag, metavar, _help(setting), **more)(function)
 
     return decorate
+
+
+def _completing(kind: Choice) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """What a shell offers for a value of this kind."""
+    return lambda _context, _option, begun: [word for word in kind.values if word.startswith(begun)]
 
 
 def _help(setting: Setting) -> str:

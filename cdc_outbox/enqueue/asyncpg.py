@@ -20,6 +20,8 @@ from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import OutboxTable, Row, alike
 from cdc_outbox.errors import OutsideTransaction
 
+__all__ = ["Event", "Outbox", "enqueue", "enqueue_many"]
+
 AnyConnection: TypeAlias = "Connection[Any] | PoolConnectionProxy[Any]"
 
 

@@ -24,6 +24,8 @@ from cdc_outbox.errors import CallRefused, OutsideTransaction
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+__all__ = ["Event", "Outbox", "enqueue", "enqueue_many"]
+
 
 class Outbox(OutboxTable):
     """An outbox table that is written over one of Django's connections."""

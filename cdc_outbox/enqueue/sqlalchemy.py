@@ -25,6 +25,8 @@ from cdc_outbox.errors import CallRefused, OutsideTransaction
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
+__all__ = ["Event", "Outbox", "enqueue", "enqueue_many"]
+
 Sync: TypeAlias = Connection | Session | scoped_session[Any]
 Async: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Any]"
 Answer = TypeVar("Answer")

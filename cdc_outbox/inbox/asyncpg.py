@@ -14,6 +14,8 @@ from cdc_outbox.enqueue.asyncpg import AnyConnection, require_transaction
 from cdc_outbox.inbox import mark
 from cdc_outbox.inbox.answer import Answer
 
+__all__ = ["first_time"]
+
 _STATEMENT: Final = mark.statement("$1", "$2")
 
 

@@ -14,6 +14,8 @@ from typing import Final
 from cdc_outbox.enqueue.django import suitable
 from cdc_outbox.inbox import mark
 
+__all__ = ["first_time"]
+
 _STATEMENT: Final = mark.statement("%s", "%s")
 
 

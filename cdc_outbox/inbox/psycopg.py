@@ -17,6 +17,8 @@ from cdc_outbox.enqueue.psycopg import Async, Sync, in_transaction, require_tran
 from cdc_outbox.inbox import mark
 from cdc_outbox.inbox.answer import Answer
 
+__all__ = ["first_time"]
+
 # In a pipeline the count of rows comes after it has ended, and a row comes when it is asked for. A constant needs no
 # right to read.
 _STATEMENT: Final = mark.statement("%s", "%s") + " returning true"

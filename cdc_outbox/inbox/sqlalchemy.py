@@ -16,6 +16,8 @@ from cdc_outbox.enqueue.sqlalchemy import Async, Sync, on_connection
 from cdc_outbox.inbox import mark
 from cdc_outbox.inbox.answer import Answer
 
+__all__ = ["first_time"]
+
 _STATEMENT: Final = text(mark.statement(":consumer", ":event_id"))
 
 

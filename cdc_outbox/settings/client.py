@@ -30,7 +30,7 @@ SPELLINGS: Final = {
 
 _SERVERS: Final = "set kafka.bootstrap_servers, --bootstrap-servers or CDC_OUTBOX_BOOTSTRAP_SERVERS"
 _ONE_IN_FLIGHT: Final = "leave it out: one request is in flight per broker, which keeps the order"
-_OWN: Final = {
+DECIDED_HERE: Final = {
     "bootstrap.servers": _SERVERS,
     "metadata.broker.list": _SERVERS,
     "partitioner": "set kafka.partitioner or --partitioner",
@@ -49,9 +49,12 @@ _OWN: Final = {
     "key.serializer": "leave it out: the key's bytes come from the table",
     "value.serializer": "leave it out: the value's bytes come from the table",
 }
+"""Options that the relay sets itself, and what to do instead."""
 
 
 class _Provider(Kind):
+    """A Python callable, `module:callable`."""
+
     def text(self, text: str) -> str:
         if not _PROVIDER.fullmatch(text):
             raise ValueError("it must name a Python callable as module:callable")
@@ -120,8 +123,8 @@ def normal_name(name: str) -> str:
     """
     name = name.strip().lower()
     name = SPELLINGS.get(name, name)
-    if name in _OWN and name not in KINDS:
-        raise Refused("this client option can't be set here", next=_OWN[name])
+    if name in DECIDED_HERE and name not in KINDS:
+        raise Refused("this client option can't be set here", next=DECIDED_HERE[name])
     return name
 
 

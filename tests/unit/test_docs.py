@@ -12,7 +12,7 @@ import pytest
 from cdc_outbox import errors
 from cdc_outbox.cli import SUMMARIES, main
 from cdc_outbox.cli.failure import INTERRUPTED
-from cdc_outbox.settings.client import KINDS, variable
+from cdc_outbox.settings.client import DECIDED_HERE, KINDS, variable
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS
 from cdc_outbox.settings.model import SECRET_CLIENT_NAMES
 from cdc_outbox.table.profiles import BY_NAME
@@ -23,6 +23,8 @@ from tests.servers.cache import CHECKOUT
 DOCUMENTS = sorted(
     [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "tests").glob("*.md")]
 )
+TESTS = [path.read_text() for path in (CHECKOUT / "tests").rglob("*.py") if path != Path(__file__)]
+ANY_CLIENT = KINDS.keys() | DECIDED_HERE.keys()
 SECTIONS = {key.partition(".")[0] for key in BY_KEY}
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -30,10 +32,16 @@ CODE = re.compile(r"`([^`\n]+)`")
 FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"[\w./-]+\.(?:py|sql|toml|md)|(?:tests|docs|sql|cdc_outbox)/[\w./-]*")
 
-each_document = pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT))
-)
 REFERENCE = CHECKOUT / "docs" / "reference"
+
+
+def each_of(documents: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("document", documents, ids=lambda path: str(path.relative_to(CHECKOUT)))
+
+
+each_document = each_of(DOCUMENTS)
+# The words of errors are quoted there from the code, with names left open, and parts of sentences.
+each_document_of_ours = each_of([path for path in DOCUMENTS if path != REFERENCE / "errors.md"])
 
 
 def said(document: Path) -> Iterator[str]:
@@ -62,6 +70,23 @@ def test_links_lead_somewhere(document: Path):
 
 
 @each_document
+def test_each_block_is_run_or_says_why_not(document: Path):
+    """A block that is run is named in a test that reads this document; that test runs it, and names the others."""
+    text = document.read_text()
+    marks = re.findall(r"^ *([^\n]*)\n *```\w*\n.*?^ *```$", f"\n{text}", re.MULTILINE | re.DOTALL)
+    assert 2 * len(marks) == len(re.findall(r"^\s*```", text, re.MULTILINE)), (
+        "a fence that these tests don't see"
+    )
+    readers = [test for test in TESTS if re.search(rf"\b{document.stem}\b", test)]
+    for mark in marks:
+        found = re.fullmatch(r"<!-- (not run|run|config): (.+) -->", mark)
+        assert found, f"below {mark!r}: mark it <!-- run: NAME -->, or <!-- not run: REASON -->"
+        if found[1] != "not run":
+            assert readers, "no test reads this document"
+            assert any(f'"{found[2]}"' in test or f": {found[2]} -->" in test for test in TESTS), found[2]
+
+
+@each_document
 def test_files_are_there(document: Path):
     for name in said(document):
         if not FILE.fullmatch(name):
@@ -71,43 +96,55 @@ def test_files_are_there(document: Path):
         assert any(path.exists() for path in found) or name == "cdc-outbox.toml", name
 
 
-@each_document
+@each_document_of_ours
 def test_settings_are_there(document: Path):
     for code in said(document):
         for name in re.findall(r"(?<![\w./-])[a-z]+(?:\.[a-z_]+)+(?![\w./-])", code):
             ours = name.partition(".")[0] in SECTIONS
-            if ours and not name.startswith(("outbox.event", "cleanup.policy")):
+            others = (
+                name.startswith(("outbox.event", "cleanup.policy"))
+                or ".example." in name
+                or name in ANY_CLIENT
+            )
+            if ours and not others:
                 assert known(name), name
 
 
 def known(name: str) -> bool:
-    """Whether a dotted name is a setting, or a name within one that holds names."""
-    return any(name == key or (name.startswith(key + ".") and BY_KEY[key].default is None) for key in BY_KEY)
+    """Whether a dotted name is a setting, a table of them, or a name within one that holds names."""
+    return any(
+        name == key
+        or key.startswith(name + ".")
+        or (name.startswith(key + ".") and BY_KEY[key].default is None)
+        for key in BY_KEY
+    )
 
 
 @each_document
 def test_environment_variables_are_there(document: Path):
     variables = {each for setting in SETTINGS for each in setting.variables}
-    variables |= {f"{setting.variables[0]}_FILE" for setting in SETTINGS if setting.secret}
-    variables |= {variable(name) for name in KINDS} | {
+    variables |= {f"{name}_FILE" for setting in SETTINGS if setting.secret for name in setting.variables}
+    variables |= {variable(name) for name in ANY_CLIENT} | {
         f"{variable(name)}_FILE" for name in SECRET_CLIENT_NAMES
     }
+    variables |= {"CDC_OUTBOX_", "CDC_OUTBOX_CONFIG"}  # a beginning, as the documents name it
     of_tests = "\n".join(path.read_text() for path in (CHECKOUT / "tests").rglob("*.py"))
     for code in said(document):
-        for name in re.findall(r"CDC_OUTBOX_[A-Z0-9_]+", code):
+        for name in re.findall(r"(?<!_)CDC_OUTBOX_[A-Z0-9_]+", code):
             in_tests = name.startswith("CDC_OUTBOX_TEST_")
             if in_tests:
                 assert re.sub(r"_1[5-8]$", "_", name) in of_tests, name
             else:
-                assert name in variables, name
+                stem = name.removesuffix("_") if f"{name}<NAME>" in code else name
+                assert stem in variables | {"CDC_OUTBOX_KAFKA"}, name
 
 
-@each_document
+@each_document_of_ours
 def test_flags_and_commands_are_there(document: Path):
     commands = dict(loaded())
     flags = {flag for command in commands.values() for flag in flags_of(command)}
     for code in said(document):
-        run = re.match(r"cdc-outbox ([a-z-]+)(.*)", code)
+        run = re.match(r"cdc-outbox ([a-z][a-z-]*)(.*)", code)
         if run:
             assert run[1] in commands, code
             assert {*re.findall(r"(?<!\S)--[a-z-]+", run[2])} <= flags_of(commands[run[1]]), code
@@ -131,7 +168,7 @@ def flags_of(command: click.Command) -> set[str]:
     return own.union({"--help"}, *(flags_of(each) for each in below))
 
 
-@each_document
+@each_document_of_ours
 def test_targets_of_make_are_there(document: Path):
     targets = re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
     for code in said(document):

@@ -6,8 +6,12 @@ Wheel and editable wheel are built by the project's own backend and unpacked, wh
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -35,11 +39,11 @@ print(json.dumps({
 """
 
 
-def build(kind: str, target: Path) -> Path:
-    """Build a wheel, `wheel` or `editable`, from the checkout; the file."""
+def build(kind: str, target: Path, checkout: Path = CHECKOUT) -> Path:
+    """Build a `wheel`, an `editable` one or an `sdist` from the checkout; the file."""
     script = f"import hatchling.build, sys; print(hatchling.build.build_{kind}(sys.argv[1]))"
     done = subprocess.run(
-        [sys.executable, "-c", script, target], cwd=CHECKOUT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, target], cwd=checkout, capture_output=True, text=True, check=True
     )
     return target / done.stdout.split()[-1]
 
@@ -61,7 +65,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_the_sql_inside_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cdc_outbox"}
+    packages = {name.partition("/")[0] for name in names if not re.match(r"[^/]+\.(dist-info|data)/", name)}
+    assert packages == {"cdc_outbox"}
     assert sorted(name.removeprefix("cdc_outbox/sql/") for name in names if name.endswith(".sql")) == NAMES
     assert "cdc_outbox/py.typed" in names
 
@@ -99,3 +104,43 @@ def test_an_editable_install_reads_the_sql_of_the_checkout(tmp_path: Path) -> No
     # The checkout is on the path then, but its directory sql/ is no package that could stand before another.
     assert found["sql"] in (False, None)
     assert not (CHECKOUT / "sql" / "__init__.py").exists()
+
+
+def copy_of_checkout(target: Path, age: int) -> Path:
+    """The files that are packaged, elsewhere and with another time than the checkout's."""
+    for name in ("cdc_outbox", "sql", "docs", "docker", "tests"):
+        shutil.copytree(CHECKOUT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in CHECKOUT.iterdir():
+        if path.is_file():
+            shutil.copy(path, target)
+    for path in target.rglob("*"):
+        os.utime(path, (age, age))
+    return target
+
+
+def test_wheel_and_sdist_are_the_same_bytes_wherever_and_whenever_they_are_built(tmp_path: Path) -> None:
+    built = []
+    for name, age in (("one", 1_000_000_000), ("two", 1_700_000_000)):
+        (tmp_path / name).mkdir()
+        checkout = copy_of_checkout(tmp_path / name, age)
+        out = tmp_path / f"dist-{name}"
+        out.mkdir()
+        built.append([build(kind, out, checkout).read_bytes() for kind in ("wheel", "sdist")])
+    assert built[0] == built[1]
+
+
+def test_the_wheel_of_the_sdist_is_the_wheel_of_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "Makefile", "mkdocs.yml"} <= {
+        path.name for path in unpacked.iterdir()
+    }
+    again = build("wheel", tmp_path, unpacked)
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_the_wheel_carries_the_manual(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (page,) = (name for name in archive.namelist() if name.endswith("/man1/cdc-outbox.1"))
+        assert archive.read(page) == (CHECKOUT / "docs" / "man" / "cdc-outbox.1").read_bytes()
