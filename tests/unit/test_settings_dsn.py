@@ -32,7 +32,8 @@ from cdc_outbox.settings.secret import Redactor
 def test_well_formed(given: str, text: str, secrets: tuple[str, ...]) -> None:
     dsn = parse_dsn(given)
     assert (dsn.text, dsn.secrets) == (text, secrets)
-    pq.Conninfo.parse(dsn.text.encode())
+    if "oauth" not in given or pq.version() >= 180_000:  # which is the first that knows the word
+        pq.Conninfo.parse(dsn.text.encode())
 
 
 @pytest.mark.parametrize(
