@@ -218,5 +218,7 @@ def direct(hosting: Hosting) -> str:
             return "use PostgreSQL's own address in the DSN (usually port 5432), not a pooler's such as PgBouncer"
 
 
-SLOT_REMOVED: Final = {Hosting.NEON: "Neon removes a slot that was inactive for about 40 hours while others are active"}
+SLOT_REMOVED: Final = {
+    Hosting.NEON: "Neon removes a slot that was inactive for about 40 hours while others are active"
+}
 """What a provider does to a slot by itself."""
