@@ -83,6 +83,9 @@ sbom: dist $(BIN)/.release ## a bill of materials (CycloneDX) of the wheel with 
 	.cache/installed/bin/python -m pip uninstall --quiet --yes pip setuptools
 	.cache/release/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
 	  --output-reproducible --output-format JSON --output-file dist/cdc-outbox.cdx.json .cache/installed/bin/python
+	$(BIN)/python -c 'import json, cdc_outbox; name = "dist/cdc-outbox.cdx.json"; bill = json.load(open(name)); \
+	  bill["metadata"]["component"]["version"] = cdc_outbox.__version__; \
+	  json.dump(bill, open(name, "w"), indent=2)'
 
 vulnerabilities: sbom ## known ones in what would be installed, from PyPI's database, which has to be reached
 	.cache/release/bin/pip-audit --strict --progress-spinner off --path "$$(echo .cache/installed/lib/python*/site-packages)"
