@@ -1,4 +1,4 @@
-"""The watch of a running relay, as one: its sampler, its history, and the answers over HTTP."""
+"""The watch of a running relay, as one: its sampler, its history, the answers over HTTP, and the word to systemd."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cdc_outbox.watch.http import is_loopback
 from cdc_outbox.watch.metrics import registry
 from cdc_outbox.watch.sampler import Sampler
 from cdc_outbox.watch.server import beat, serving
+from cdc_outbox.watch.supervisor import Supervisor
 from cdc_outbox.watch.token import Token
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ async def watching(settings: Settings, status: Status) -> AsyncIterator[None]:
             asyncio.create_task(sampler.run(), name="slot watch"),
             asyncio.create_task(history.run(), name="history"),
             asyncio.create_task(beat(status), name="heartbeat"),
+            asyncio.create_task(Supervisor(status, settings.redactor.redact).run(), name="supervisor"),
         ]
         try:
             yield
