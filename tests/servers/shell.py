@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,9 +36,19 @@ def blocks(document: str) -> dict[str, str]:
 class Shell:
     """A person's shell: what one block exports, the next one finds."""
 
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        environment: Mapping[str, str],
+        *,
+        within: Sequence[str] = (),
+        place: Path | None = None,
+    ) -> None:
+        """`within` is a command that runs the shell elsewhere, where `home` is the same; `place` is where it stands."""
         self.home = home
         self.environment = dict(environment)
+        self._within = within
+        self._place = place or home
         self._kept = home / f"exports-{secrets.token_hex(4)}"
 
     def export(self, **variables: str) -> None:
@@ -49,7 +59,8 @@ class Shell:
 
     def _script(self, commands: str) -> list[str]:
         kept = quote(str(self._kept))
-        return ["bash", "-euo", "pipefail", "-c", f"[[ ! -e {kept} ]] || . {kept}\n{commands}"]
+        script = f"cd {quote(str(self._place))}; [[ ! -e {kept} ]] || . {kept}\n{commands}"
+        return [*self._within, "bash", "-euo", "pipefail", "-c", script]
 
     def run(self, commands: str, *, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Run commands to their end, which has to be `code`; None for any."""
