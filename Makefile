@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types test-unit test-browser screenshots test-integration chaos soak bench clean \
-  docs references recording dist sbom vulnerabilities matrix
+  docs references recording manifests dist sbom vulnerabilities matrix
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -50,6 +50,9 @@ test-browser: setup ## the status page in a real browser (Chromium and its drive
 
 screenshots: setup ## photograph the status page for docs/images/
 	$(BIN)/python -m tests.browser.screenshots
+
+manifests: ## make what Kubernetes gets from what Prometheus gets: the alerts
+	$(PYTHON) docker/kubernetes/monitoring/prometheusrule.py
 
 $(BIN)/.servers: $(BIN)/.ready
 	$(BIN)/python -m tests.servers

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from tests.servers import standin
 from tests.servers.cache import Missing, cache_root
+from tests.servers.engine import Engine
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import MAJORS, PostgresServer
 
@@ -30,6 +32,14 @@ def main() -> int:
             print(f"{name}: missing")
         else:
             print(f"{name}: ready after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    try:
+        Engine().close()
+    except Missing as reason:  # the tests of the image skip then, and say so
+        print(f"Docker: {reason}")
+    else:
+        standin.fetch()
+        print(f"Docker: ready after {time.monotonic() - began:.1f} s")
     print(f"cache: {cache_root()}")
     print(*missing, sep="\n", file=sys.stderr, end="\n" if missing else "")
     return 1 if missing else 0

@@ -78,7 +78,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 @cache
-def _java() -> str:
+def java() -> str:
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(f"{home}/bin/java" if home else "java")
     if program is None:
@@ -100,13 +100,13 @@ def _install(draft: Path) -> None:
 
 
 @cache
-def _classpath() -> str:
+def classpath() -> str:
     return f"{cached(cache_root() / 'kafka' / VERSION, _install)}/*"
 
 
 def _jvm(*options: str) -> list[str]:
     logging = f"-Dlog4j2.configurationFile=file:{HERE / 'kafka.log4j2.properties'}"
-    return [_java(), *options, "-cp", _classpath(), logging]
+    return [java(), *options, "-cp", classpath(), logging]
 
 
 def _archive_classes(draft: Path) -> None:
@@ -119,9 +119,9 @@ def _archive_classes(draft: Path) -> None:
 
 def _shared_classes() -> str:
     """The option that halves the broker's start: its classes, parsed and linked once, mapped into memory."""
-    shown = subprocess.run([_java(), "-version"], capture_output=True, text=True, check=True).stderr
+    shown = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
     # Another build of Java can't use them, and would only be slow.
-    build = hashlib.sha256(f"{shown}{_classpath()}".encode()).hexdigest()[:12]
+    build = hashlib.sha256(f"{shown}{classpath()}".encode()).hexdigest()[:12]
     archive = cached(cache_root() / "kafka" / f"classes-{VERSION}-{build}", _archive_classes)
     return f"-XX:SharedArchiveFile={archive / 'classes.jsa'}"
 

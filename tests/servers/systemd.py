@@ -1,6 +1,7 @@
 """A real systemd, as process 1 of a container of systemd-nspawn.
 
-Its files are this machine's, with a layer of memory over them: what happens in it stays in it. It shares the network, so that servers of the tests are reached, and nothing else.
+Its files are this machine's, with a layer of memory over them: what happens in it stays in it. It shares the network,
+so that servers of the tests are reached, and nothing else.
 """
 
 from __future__ import annotations

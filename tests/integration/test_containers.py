@@ -1,0 +1,186 @@
+"""The image and compose.yaml, built and run by the commands of their page, on an engine of the tests' own.
+
+No public image can be pulled here: tests/servers/standin.py says what stands for each. Grafana has none, so that what
+is mounted into it is only looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.servers import standin
+from tests.servers.cache import CHECKOUT, Missing
+from tests.servers.engine import Engine
+from tests.servers.process import directory
+from tests.servers.shell import FENCE, Shell, blocks
+from tests.servers.wait import eventually
+
+PAGE = (CHECKOUT / "docs" / "how-to" / "run-in-containers.md").read_text()
+BLOCKS = blocks(PAGE)
+MB = 1_000_000
+PATIENCE = 90
+
+pytestmark = pytest.mark.xdist_group("containers")
+
+
+def test_each_block_is_run() -> None:
+    assert list(BLOCKS) == ["build", "secrets", "up", "event", "consume", "look", "down", "alone"]
+    assert len(FENCE.findall(PAGE)) == len(BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    try:
+        running = Engine()
+    except Missing as missing:
+        pytest.skip(f"no Docker engine can be had: {missing}")
+    try:
+        standin.compose(running)
+        standin.python(running)
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    """The image, built as the page tells."""
+    engine.shell(CHECKOUT).run(BLOCKS["build"])
+    return "cdc-outbox"
+
+
+def test_the_image_is_small_and_holds_nothing_else(engine: Engine, image: str) -> None:
+    (made,) = json.loads(engine.docker("image", "inspect", image))
+    assert made["Size"] < 120 * MB
+    assert round(made["Size"] / MB, -1) == 80, "the page says 80 MB"
+    assert made["Config"]["User"] == "65532:65532"
+    assert made["Config"]["Healthcheck"]["Test"] == ["CMD", "cdc-outbox", "health"]
+    container = engine.docker("create", image).strip()
+    archive = directory("image-") / "files.tar"
+    engine.docker("export", "--output", archive, container)
+    files = subprocess.run(
+        ["tar", "-tf", archive], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    names = {Path(name).name for name in files if "/bin/" in name or name.startswith("bin/")}
+    assert not names & {"sh", "bash", "dash", "pip", "apt", "dpkg"}
+    modules = {name for name in files if name.endswith(".py") and "/cdc_outbox/" in name}
+    compiled = {name for name in files if name.endswith(".pyc") and "/cdc_outbox/" in name}
+    assert len(modules) == len(compiled) > 100
+
+
+def test_the_image_needs_no_right_and_no_file(engine: Engine, image: str) -> None:
+    confined = [
+        "--rm",
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--network",
+        "none",
+    ]
+    version = engine.docker("run", *confined, image, "--version")
+    assert version.startswith("cdc-outbox")
+    # All that is compiled can be loaded: no shared library was left behind.
+    script = (
+        "import ctypes, ssl, zoneinfo, lzma, bz2, zlib, sqlite3, uuid, psycopg, aiokafka, orjson, cramjam, murmurhash2;"
+        "print(psycopg.pq.__impl__, zoneinfo.ZoneInfo('Europe/Berlin'));"
+        "print(ssl.create_default_context().cert_store_stats())"
+    )
+    said = engine.docker("run", *confined, "--entrypoint", "python", image, "-c", script)
+    assert said.startswith("binary Europe/Berlin")
+    assert "'x509_ca': 0" not in said
+
+
+@pytest.fixture
+def place(engine: Engine, image: str, tmp_path: Path) -> Iterator[Shell]:
+    """A shell where `docker/` is, without Grafana, for which nothing stands; Prometheus asks each second."""
+    standin.postgres(engine)
+    standin.broker(engine)
+    standin.prometheus(engine)
+    subprocess.run(["cp", "-r", CHECKOUT / "docker", tmp_path], check=True)
+    file = tmp_path / "docker" / "compose.yaml"
+    before, after = file.read_text().split("  grafana:\n")
+    file.write_text(before + after[after.index("\nvolumes:\n") :])
+    scrapes = tmp_path / "docker" / "prometheus" / "prometheus.yml"
+    scrapes.write_text(scrapes.read_text().replace("scrape_interval: 15s", "scrape_interval: 1s"))
+    shell = engine.shell(tmp_path, KAFKA="kafka:9092")
+    yield shell
+    shell.run("docker rm --force relay; docker compose --file docker/compose.yaml down --volumes", code=None)
+
+
+def test_compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
+    place.run(BLOCKS["secrets"])
+    place.run(BLOCKS["up"])
+    place.run(BLOCKS["event"])
+    assert place.run(BLOCKS["consume"]).stdout == '{"total": 12.5}\n'
+
+    def looked() -> str:
+        said = place.run(BLOCKS["look"], code=None)
+        if said.returncode != 0:
+            return ""
+        series = json.loads(said.stdout.splitlines()[-1])["data"]["result"]
+        return said.stdout if [each["value"][1] for each in series] == ["1"] else ""
+
+    said = eventually(looked, PATIENCE, "Prometheus has asked a relay that streams")
+    assert "outbox_slot  OK" in said
+    assert '"status":"ok"' in said
+    rules = place.run("curl --silent http://127.0.0.1:9090/api/v1/rules").stdout
+    assert '"name":"RelayDown"' in rules
+
+    # The second one, by the page's command, where the network and the patience are this test's.
+    network = "--network cdc-outbox_default --health-interval 1s"
+    place.run(BLOCKS["alone"].replace("docker run", f"docker run {network}"))
+
+    def health() -> str:
+        return place.run("docker inspect --format '{{.State.Health.Status}}' relay").stdout.strip()
+
+    eventually(lambda: health() == "healthy", PATIENCE, lambda: engine.docker("inspect", "relay"))
+    eventually(lambda: '"state":"standby"' in place.run("docker logs relay 2>&1").stdout, PATIENCE, "standby")
+    logs = place.run(
+        "docker compose --file docker/compose.yaml logs --no-color; docker logs relay 2>&1"
+    ).stdout
+    secrets = place.run("cat docker/secrets/*password docker/secrets/http_token").stdout.split()
+    assert len(secrets) == 4
+    assert not [secret for secret in secrets if secret in logs]
+    place.run("docker compose --file docker/compose.yaml stop relay")
+    eventually(
+        lambda: '"state":"streaming"' in place.run("docker logs relay 2>&1").stdout, PATIENCE, "took over"
+    )
+    place.run("docker rm --force relay")
+    place.run(BLOCKS["down"])
+    assert engine.docker("ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project") == ""
+    assert engine.docker("volume", "ls", "--quiet") == ""
+
+
+def test_the_whole_file_is_one(engine: Engine, tmp_path: Path) -> None:
+    """With Grafana: `docker compose config` reads it, and each file that it mounts is there."""
+    shell = engine.shell(CHECKOUT)
+    whole = json.loads(shell.run("docker compose --file docker/compose.yaml config --format json").stdout)
+    assert set(whole["services"]) == {"postgres", "kafka", "init", "relay", "prometheus", "grafana"}
+    for service in whole["services"].values():
+        for volume in service.get("volumes", []):
+            assert volume["type"] == "volume" or Path(volume["source"]).exists()
+    stood_for = {standin.POSTGRES, standin.KAFKA, standin.PROMETHEUS, "cdc-outbox"}
+    assert {service["image"] for service in whole["services"].values()} - stood_for == {
+        "grafana/grafana:12.1.0"
+    }
+
+
+def test_what_is_mounted_into_grafana() -> None:
+    """By the words of its documentation on provisioning, for there is no Grafana here that could be asked."""
+    provisioning = CHECKOUT / "docker" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    assert {"name", "type", "url", "access"} <= set(source)
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "cdc-outbox.yaml").read_text())["providers"]
+    assert provider["type"] == "file"
+    compose = yaml.safe_load((CHECKOUT / "docker" / "compose.yaml").read_text())
+    board = f"./grafana/cdc-outbox.json:{provider['options']['path']}/cdc-outbox.json:ro"
+    assert board in compose["services"]["grafana"]["volumes"]
