@@ -159,7 +159,14 @@ def test_compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
     assert engine.docker("volume", "ls", "--quiet") == ""
 
 
-def test_the_whole_file_is_one(engine: Engine, tmp_path: Path) -> None:
+def test_compose_builds_the_same_image(engine: Engine, image: str) -> None:
+    layers = ("image", "inspect", "--format", "{{.RootFS.Layers}}", image)
+    built = engine.docker(*layers)
+    engine.shell(CHECKOUT).run("docker compose --file docker/compose.yaml build")
+    assert engine.docker(*layers) == built
+
+
+def test_the_whole_file_is_one(engine: Engine) -> None:
     """With Grafana: `docker compose config` reads it, and each file that it mounts is there."""
     shell = engine.shell(CHECKOUT)
     whole = json.loads(shell.run("docker compose --file docker/compose.yaml config --format json").stdout)

@@ -71,6 +71,24 @@ def test_the_wheel_carries_the_sql_inside_the_package(wheel: Path) -> None:
     assert "cdc_outbox/py.typed" in names
 
 
+def test_the_wheel_is_the_same_whenever_and_from_whatever_the_image_is_built(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """The files that the Dockerfile's first stage has are enough, and their times and rights make no difference."""
+    first = (CHECKOUT / "docker" / "Dockerfile").read_text().partition("RUN")[0]
+    sources = [name for line in re.findall(r"^COPY (.*) \S+$", first, re.MULTILINE) for name in line.split()]
+    assert {"pyproject.toml", "cdc_outbox", "sql"} < set(sources)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in sources:
+        if (CHECKOUT / name).is_dir():
+            leave = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(CHECKOUT / name, copy / name, copy_function=shutil.copyfile, ignore=leave)
+        else:
+            shutil.copyfile(CHECKOUT / name, copy / name)
+    assert build("wheel", tmp_path, copy).read_bytes() == wheel.read_bytes()
+
+
 def test_the_wheel_carries_the_status_page(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         carried = {
