@@ -24,9 +24,8 @@ from tests.servers.wait import eventually
 PAGE = (CHECKOUT / "docs" / "how-to" / "run-in-containers.md").read_text()
 BLOCKS = blocks(PAGE)
 MB = 1_000_000
+IMAGE = "cdc-outbox"
 PATIENCE = 90
-
-pytestmark = pytest.mark.xdist_group("containers")
 
 
 def test_each_block_is_run() -> None:
@@ -34,7 +33,7 @@ def test_each_block_is_run() -> None:
     assert len(FENCE.findall(PAGE)) == len(BLOCKS)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine() -> Iterator[Engine]:
     try:
         running = Engine()
@@ -48,20 +47,24 @@ def engine() -> Iterator[Engine]:
         running.close()
 
 
-@pytest.fixture(scope="module")
-def image(engine: Engine) -> str:
-    """The image, built as the page tells."""
+@pytest.mark.timeout(500)
+def test_the_image_and_all_that_is_around_it(engine: Engine, tmp_path: Path) -> None:
+    """One test for one engine: a second one, beside it, would make all images again."""
     engine.shell(CHECKOUT).run(BLOCKS["build"])
-    return "cdc-outbox"
+    the_image_is_small_and_holds_nothing_else(engine)
+    the_image_needs_no_right_and_no_file(engine)
+    compose_builds_the_same_image(engine)
+    the_whole_file_is_one(engine)
+    compose_up_and_an_event_flows(engine, tmp_path)
 
 
-def test_the_image_is_small_and_holds_nothing_else(engine: Engine, image: str) -> None:
-    (made,) = json.loads(engine.docker("image", "inspect", image))
+def the_image_is_small_and_holds_nothing_else(engine: Engine) -> None:
+    (made,) = json.loads(engine.docker("image", "inspect", IMAGE))
     assert made["Size"] < 120 * MB
     assert round(made["Size"] / MB, -1) == 80, "the page says 80 MB"
     assert made["Config"]["User"] == "65532:65532"
     assert made["Config"]["Healthcheck"]["Test"] == ["CMD", "cdc-outbox", "health"]
-    container = engine.docker("create", image).strip()
+    container = engine.docker("create", IMAGE).strip()
     archive = directory("image-") / "files.tar"
     engine.docker("export", "--output", archive, container)
     files = subprocess.run(
@@ -74,7 +77,7 @@ def test_the_image_is_small_and_holds_nothing_else(engine: Engine, image: str) -
     assert len(modules) == len(compiled) > 100
 
 
-def test_the_image_needs_no_right_and_no_file(engine: Engine, image: str) -> None:
+def the_image_needs_no_right_and_no_file(engine: Engine) -> None:
     confined = [
         "--rm",
         "--read-only",
@@ -85,7 +88,7 @@ def test_the_image_needs_no_right_and_no_file(engine: Engine, image: str) -> Non
         "--network",
         "none",
     ]
-    version = engine.docker("run", *confined, image, "--version")
+    version = engine.docker("run", *confined, IMAGE, "--version")
     assert version.startswith("cdc-outbox")
     # All that is compiled can be loaded: no shared library was left behind.
     script = (
@@ -93,13 +96,12 @@ def test_the_image_needs_no_right_and_no_file(engine: Engine, image: str) -> Non
         "print(psycopg.pq.__impl__, zoneinfo.ZoneInfo('Europe/Berlin'));"
         "print(ssl.create_default_context().cert_store_stats())"
     )
-    said = engine.docker("run", *confined, "--entrypoint", "python", image, "-c", script)
+    said = engine.docker("run", *confined, "--entrypoint", "python", IMAGE, "-c", script)
     assert said.startswith("binary Europe/Berlin")
     assert "'x509_ca': 0" not in said
 
 
-@pytest.fixture
-def place(engine: Engine, image: str, tmp_path: Path) -> Iterator[Shell]:
+def around(engine: Engine, tmp_path: Path) -> Shell:
     """A shell where `docker/` is, without Grafana, for which nothing stands; Prometheus asks each second."""
     standin.postgres(engine)
     standin.broker(engine)
@@ -110,12 +112,11 @@ def place(engine: Engine, image: str, tmp_path: Path) -> Iterator[Shell]:
     file.write_text(before + after[after.index("\nvolumes:\n") :])
     scrapes = tmp_path / "docker" / "prometheus" / "prometheus.yml"
     scrapes.write_text(scrapes.read_text().replace("scrape_interval: 15s", "scrape_interval: 1s"))
-    shell = engine.shell(tmp_path, KAFKA="kafka:9092")
-    yield shell
-    shell.run("docker rm --force relay; docker compose --file docker/compose.yaml down --volumes", code=None)
+    return engine.shell(tmp_path, KAFKA="kafka:9092")
 
 
-def test_compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
+def compose_up_and_an_event_flows(engine: Engine, tmp_path: Path) -> None:
+    place = around(engine, tmp_path)
     place.run(BLOCKS["secrets"])
     place.run(BLOCKS["up"])
     place.run(BLOCKS["event"])
@@ -159,14 +160,14 @@ def test_compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
     assert engine.docker("volume", "ls", "--quiet") == ""
 
 
-def test_compose_builds_the_same_image(engine: Engine, image: str) -> None:
-    layers = ("image", "inspect", "--format", "{{.RootFS.Layers}}", image)
+def compose_builds_the_same_image(engine: Engine) -> None:
+    layers = ("image", "inspect", "--format", "{{.RootFS.Layers}}", IMAGE)
     built = engine.docker(*layers)
     engine.shell(CHECKOUT).run("docker compose --file docker/compose.yaml build")
     assert engine.docker(*layers) == built
 
 
-def test_the_whole_file_is_one(engine: Engine) -> None:
+def the_whole_file_is_one(engine: Engine) -> None:
     """With Grafana: `docker compose config` reads it, and each file that it mounts is there."""
     shell = engine.shell(CHECKOUT)
     whole = json.loads(shell.run("docker compose --file docker/compose.yaml config --format json").stdout)
