@@ -165,6 +165,14 @@ def test_the_pods_find_their_secrets_and_the_monitor_its_token(shell: Shell, mad
     )
 
 
+def test_they_are_alive_by_livez_and_ready_by_readyz(made: list[Manifest]) -> None:
+    (relay,) = of(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    paths = {name: relay[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    (port,) = (port["containerPort"] for port in relay["ports"] if port["name"] == "http")
+    assert tomllib.loads((MANIFESTS / "cdc-outbox.toml").read_text())["http"]["listen"] == f"0.0.0.0:{port}"
+
+
 def test_the_pods_are_restricted_and_have_time_to_drain(made: list[Manifest]) -> None:
     """By Kubernetes' standard of that name, which the namespace enforces."""
     assert of(made, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
