@@ -85,6 +85,8 @@ class Flow:
     """Place of the row that was poison before: it is tried alone, and nothing after it is sent meanwhile."""
     awaits_topic: bool = False
     """Whether the reader waits for a topic."""
+    fail_fast: bool = False
+    """Whether a bus that is away is an end, and not waited for."""
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """Stream until a stop is asked for, or everything is caught up. Raises what ended it otherwise."""
@@ -120,8 +122,8 @@ class Flow:
                 # What came before isn't all published: the row is met again when it is.
                 raise self._judged(unsettled)
             if blocks and isinstance(error, PoisonEvent):
-                await self._stay_blocked(error, beating, settling, asked[0])
-                if stop.is_set():
+                await self._stay_blocked(error, beating, settling, *asked)
+                if stop.is_set() or caught_up.is_set():
                     return  # all before the event is confirmed, and more can't be
             raise error
         finally:
@@ -196,11 +198,8 @@ class Flow:
                 if self.settings.kafka.unknown_topic == "poison":
                     raise self.intake.poison(error, reason="unknown_topic") from error
                 self._hold(error)
-            except Held as error:
+            except (Held, KafkaUnavailable) as error:
                 self._hold(error)
-            except KafkaUnavailable as error:
-                if self.publisher.away is not None or self.status.state is not State.DRAINING:
-                    self._hold(error)
             else:
                 break
             self.awaits_topic = True
@@ -210,7 +209,7 @@ class Flow:
 
     def _hold(self, error: CdcOutboxError) -> None:
         """Enter state `held` and say why, once for each cause. Raises it where we are to end: it may take for ever."""
-        if self.status.state is State.DRAINING:
+        if self.status.state is State.DRAINING or (self.fail_fast and isinstance(error, KafkaUnavailable)):
             raise error
         if self.status.state is not State.HELD or self.status.reason != str(error):
             self.status.trouble(error)
@@ -230,17 +229,22 @@ class Flow:
             await asyncio.sleep(MIND)
             self.intake.notice()
             now, state, silent = time.monotonic(), self.status.state, self.publisher.silent_for
-            if self.awaits_topic or state not in (State.STREAMING, State.HELD):
+            if state not in (State.STREAMING, State.HELD):
                 continue
             trouble = self.publisher.away or (self._owed() if silent > SILENT else None)
-            if trouble is None:
+            if self.awaits_topic:
+                pass  # the reader has said so
+            elif trouble is None:
+                said = now
                 steady = not silent and now - began > STEADY
                 if state is State.HELD and (self.publisher.published or steady):
                     self.status.change(State.STREAMING)
+                continue
             elif state is State.STREAMING or str(trouble) != self.status.reason:
                 said = now
                 self._hold(trouble)
-            elif now - said >= REMIND:
+                continue
+            if now - said >= REMIND:
                 said = now
                 _log.warning("still held", error=self.status.reason, slot=self.status.slot)
 

@@ -92,6 +92,7 @@ class Intake:
         self._commit_us = 0
         self._place = 0
         self._retry: Encoded | None = None
+        self._unknown: pgoutput.Relation | None = None
         self._last: Encoded | str | None = None
         self._lag_us = 0
         self.plans: dict[TableName, Plan] = {}
@@ -127,6 +128,8 @@ class Intake:
         more may be waiting. Raises TopicUnknown (call again once the topic is prepared), TableUnknown, PoisonEvent,
         MappingError, ProtocolViolation and the errors of a stream that ended.
         """
+        if self._unknown is not None:
+            raise TableUnknown(self._unknown)
         stream, ledger, publisher = self._stream, self._ledger, self._publisher
         publish, transactions = publisher.publish, self._transactions
         frame, plans = stream.frame, self._plans
@@ -285,9 +288,11 @@ class Intake:
 
     def recognise(self, relation: pgoutput.Relation, ours: dict[int, TableName]) -> None:
         """Read the rows of `relation` as those of our table, if `ours`, as it is now, has it; else pass them over."""
-        self._ours = ours
+        self._ours, self._unknown = ours, None
         if relation.oid in ours:
             self._plan(relation)
+        else:
+            self._plans[relation.oid.to_bytes(4)] = None
 
     def _plan(self, relation: pgoutput.Relation) -> None:
         key = relation.oid.to_bytes(4)
@@ -295,9 +300,10 @@ class Intake:
         if ours is not None:
             relation = replace(relation, namespace=ours.schema, name=ours.name)
         if not self._mapping.wants(relation):
-            self._plans[key] = None
             if self._ours is not None:
+                self._unknown = relation
                 raise TableUnknown(relation)
+            self._plans[key] = None
             return
         table = TableName(relation.namespace, relation.name)
         known = self.plans.get(table)

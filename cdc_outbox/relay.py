@@ -98,6 +98,7 @@ class Relay:
         self._undecoded: str | None = None
         self._stop = asyncio.Event()
         self._stop_asked = 0.0
+        self._ending = False
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
         self._stream_of: tuple[str, int | None] | None = None
@@ -129,7 +130,7 @@ class Relay:
             began = time.monotonic()
             self._flowed = False
             try:
-                await self._until_stopped(self._session(self._stop))
+                await self._until_stopped(self._session(self._stop, self._caught_up))
             except StartOver as reason:
                 self.status.tally.ended(reason, streamed=self._flowed)
                 if self._stop.is_set() and self._flowed:
@@ -184,9 +185,10 @@ class Relay:
 
         Raises DrainExceeded where that can't be done.
         """
-        self._fail_fast = True
+        self._ending = self._fail_fast = True
         until, limit = self.status.confirmable, self._settings.limits.drain
-        left = max(LAST_MOMENT, limit - (time.monotonic() - self._stop_asked))
+        asked = self._stop_asked if self._stop.is_set() else time.monotonic()
+        left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
         self._target = until
         backoff, began = Backoff(self._settings.retry), time.monotonic()
@@ -195,7 +197,7 @@ class Relay:
             async with asyncio.timeout(left):
                 while why is None or (why.retriable and time.monotonic() - began < TO_CONFIRM):
                     try:
-                        return await self._session(asyncio.Event())
+                        return await self._session(asyncio.Event(), asyncio.Event())
                     except CdcOutboxError as error:
                         why = error
                     await asyncio.sleep(backoff.seconds())
@@ -207,7 +209,7 @@ class Relay:
             next="nothing is lost: what wasn't confirmed is sent again by the next start",
         ) from why
 
-    async def _session(self, stop: asyncio.Event) -> None:
+    async def _session(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """From a free slot to the first failure, or to the end that was asked for."""
         settings = self._settings
         if self._set_up is not None:
@@ -232,6 +234,8 @@ class Relay:
             await self._reach_bus(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
+            if self._ending and not self._owes:
+                return  # what was sent at the last moment has been taken
             self._meet(admission)
             stream = await admission.stream()
             self._walsender, self._ending_since = stream.backend, None
@@ -247,7 +251,7 @@ class Relay:
                 intake,
                 interval=settings.postgres.guard_interval,
                 target=await self._catch_up_to(admission),
-                proves=not self._stop.is_set(),
+                proves=not (self._ending or self._stop.is_set()),
                 tally=tally,
                 repeats=self.status.repeats,
                 marks=self._marks,
@@ -256,11 +260,12 @@ class Relay:
             self.status.stream(Live(stream, ledger, publisher, intake), admission.position)
             self._say_start(admission)
             flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
+            flow.fail_fast = self._fail_fast
             self._flowed = True
             if marker is not None:
                 marker.start()
             try:
-                await flow.run(stop, self._caught_up)
+                await flow.run(stop, caught_up)
             except PublicationUnseen as unseen:
                 raise admission.remedied(unseen) from unseen
             finally:
@@ -294,7 +299,6 @@ class Relay:
         """A bus that is away, or takes us no more, keeps rows waiting, but not the slot from following the log."""
         try:
             await publisher.start()
-            await self._require_topics(publisher)
         except (KafkaUnavailable, BusRefused) as error:
             if self._fail_fast or (isinstance(error, BusRefused) and self._stream_of is None):
                 raise
@@ -302,6 +306,8 @@ class Relay:
             self._say(error)
             self.status.change(State.HELD, str(error))
             publisher.start_later(error, Backoff(self._settings.retry))
+        else:
+            await self._require_topics(publisher)
 
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
         """Once: a topic that is the same for all rows, and isn't there, is wrong in the settings."""
@@ -310,8 +316,10 @@ class Relay:
                 await publisher.prepare(topic)
             except TopicMissing as error:
                 raise SetupError(str(error), next=error.next) from error
-            except Held:
-                continue  # the cluster forbids something now: it is asked again when there is a row
+            except (Held, KafkaUnavailable) as error:
+                if self._fail_fast and isinstance(error, KafkaUnavailable):
+                    raise
+                continue  # the cluster forbids something now, or is silent: it is asked again when there is a row
         self._fixed_topics = set()
 
     async def _marker(self, admission: Admission) -> Marker | None:
@@ -336,14 +344,14 @@ class Relay:
             self._memory.taken = max(self._memory.taken, stream.confirmed)
 
     def _standing_by(self, holder: Backend) -> None:
+        if holder == self._walsender:
+            self._await_own(holder.pid)
+            return
         if self._stop.is_set():
             raise SlotBusy(
                 f"walsender {holder.pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
-        if holder == self._walsender:
-            self._await_own(holder.pid)
-            return
         self.status.change(State.STANDBY, f"walsender {holder.pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked

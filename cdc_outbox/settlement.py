@@ -45,6 +45,9 @@ FIRST: Final = 0.25
 """Seconds until a session's first round: what was delivered in the session before is passed over at once, and may have
 waited long for its confirmation."""
 
+PROVING: Final = 5.0
+"""Seconds that the proof may take behind the target: the next row may be held for ever."""
+
 QUERIES: Final = 3
 """In a round under load: two of the guard, and the witness row."""
 
@@ -110,6 +113,7 @@ class Settlement:
         """One round an interval, until something is wrong. One that takes longer is followed by the next at once."""
         now = asyncio.get_running_loop().time
         due = now() + min(FIRST, self._interval)
+        reached: float | None = None
         while True:
             await self._pause(due)
             began = now()
@@ -118,7 +122,8 @@ class Settlement:
             await asyncio.shield(self._current)
             due = began + self._interval
             if self._target is not None and self._settled >= self._target:
-                if self._to_prove:
+                reached = reached or now()
+                if self._to_prove and now() - reached < PROVING:
                     due = began + min(FIRST, self._interval)
                 elif self._is_marked:
                     caught_up.set()

@@ -174,6 +174,8 @@ def test_whose_a_table_is_that_nobody_knows_is_asked_before_its_first_row() -> N
         )  # fmt: skip
     assert raised.value.relation.oid == 17_000
     assert taken.keys() == [b"a"]
+    with pytest.raises(TableUnknown):  # whoever drains before there is an answer passes over nothing
+        taken.drain(to_commit=True)
     taken.intake.recognise(raised.value.relation, {OID: outbox, 17_000: outbox})
     with pytest.raises(TableUnknown) as raised:
         taken.drain()
