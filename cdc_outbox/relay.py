@@ -93,7 +93,6 @@ class Relay:
         self._marks = _marks(settings)
         self._deliveries = Deliveries()
         self._memory = Memory()
-        self._admitted = False
         self._unseen: str | None = None
         self._undecoded: str | None = None
         self._stop = asyncio.Event()
@@ -222,7 +221,7 @@ class Relay:
             self.status.connect(admission)
             ending.callback(self.status.leave)
             await admission.check(accept_gap=self._accept_gap)
-            self._admitted = True
+            self.status.admitted = True
             self._accept_gap = False
             await self._require_mapping(admission)
             marker = await self._marker(admission)
@@ -427,7 +426,7 @@ class Relay:
             if str(error) == self._unseen:
                 return False
             self._unseen = str(error)
-        changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self._admitted) or (
+        changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self.status.admitted) or (
             isinstance(error, BusRefused) and self._stream_of is not None
         )
         if isinstance(error, DecodingFailed):

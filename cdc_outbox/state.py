@@ -90,6 +90,8 @@ class Status:
     """Rows that are marked as sent, where that was asked for."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is a control connection."""
+    admitted: bool = False
+    """Whether a session was admitted yet: until then slot and publication may be wrong names, and none of ours."""
     repeats: Repeats = field(default_factory=Repeats)
     """For what each of many short sessions would say anew."""
     _unsaid: bool = False

@@ -11,7 +11,7 @@ import click
 
 from cdc_outbox import __version__
 from cdc_outbox.cli.command import Command, Group, Program, ask, run, until_signal
-from cdc_outbox.cli.option import load_settings, next_step, settings_options
+from cdc_outbox.cli.option import load_settings, next_step, settings_options, with_flags
 
 __all__ = [
     "Command",
@@ -23,6 +23,7 @@ __all__ = [
     "run",
     "settings_options",
     "until_signal",
+    "with_flags",
 ]
 
 SUMMARIES: Final = {

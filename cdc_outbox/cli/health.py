@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal
+from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal, with_flags
 from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text, plain
 
@@ -74,7 +74,7 @@ def command(
 
     from cdc_outbox.watch.vigil import Vigil
 
-    vigil = Vigil(settings, names, volume=volume)
+    vigil = Vigil(settings, names, volume=volume, repeat=with_flags)
     if watch:
         run(_watch(vigil, format_, settings.redactor.redact, several=every))
         return 0

@@ -22,6 +22,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _FLAGS = "cdc_outbox.flags"
 _NEXT = "cdc_outbox.next"
+_FLAGGED = "cdc_outbox.flagged"
 _ALWAYS = "log"
 
 
@@ -64,10 +65,13 @@ def load_settings(command: str | None = None) -> Settings:
     format_ = settings.log.format or (log.stderr_format() if for_start else "text")
     given = _typed(context)
 
+    def flagged(text: str) -> str:
+        return repeat(once_more(text, running, given), running, given, _takes)
+
     def completed(text: str) -> str:
         return repeat(complete(once_more(text, running, given), settings), running, given, _takes)
 
-    context.meta[_NEXT] = completed
+    context.meta[_NEXT], context.meta[_FLAGGED] = completed, flagged
     log.set_up(settings.log.level, format_, settings.redactor.redact, completed)
     reporter = context.find_object(Reporter)
     if reporter is not None:
@@ -88,6 +92,15 @@ def next_step(text: str) -> str:
     """
     completed: Callable[[str], str] = click.get_current_context().meta[_NEXT]
     return completed(text)
+
+
+def with_flags(text: str) -> str:
+    """A next step whose commands have the flags that were given, and of the settings none: for one that names them.
+
+    To be called after `load_settings`.
+    """
+    flagged: Callable[[str], str] = click.get_current_context().meta[_FLAGGED]
+    return flagged(text)
 
 
 def _takes(name: str) -> frozenset[str]:

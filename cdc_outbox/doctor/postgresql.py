@@ -28,7 +28,7 @@ from cdc_outbox.postgres import publication, server, slip, slot, sqlstate, synch
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
 from cdc_outbox.postgres.guard import Finding
-from cdc_outbox.postgres.remedy import recover
+from cdc_outbox.postgres.remedy import complete_for, recover
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
@@ -279,6 +279,11 @@ class PostgresSide:
             self.findings.fail(
                 "publication", state.problem, f"cdc-outbox init --publication {wanted} --slot {self.name}"
             )
+            return
+        if state.problem is not None and state.identity is None and self.found and not self.found.here:
+            init = complete_for("cdc-outbox init --slot ANOTHER", "ANOTHER", wanted, tables)
+            step = f"the slot {self.name} belongs to another database: choose another name for this one's, and {init}"
+            self.findings.fail("publication", state.problem, step)
             return
         others = await publication.passed_over(self.conn, wanted, tables, self.name, within=WITHIN)
         besides = await outbox.published_besides(self.conn, self.settings, others, within=WITHIN)

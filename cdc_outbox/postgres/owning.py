@@ -25,10 +25,17 @@ select pg_catalog.string_agg(distinct pg_catalog.pg_get_userbyid(o.owner)::text,
 """
 
 
-async def by_whom(conn: Connection, step: str, publication: str, tables: Sequence[TableName]) -> str:
+async def by_whom(
+    conn: Connection,
+    step: str,
+    publication: str,
+    tables: Sequence[TableName],
+    *,
+    within: float | None = None,
+) -> str:
     """The step as the role of `conn` can do it: with the owner's connection, or as SQL for the owner, by name."""
     wanted = publications.parameters(publication, tables)
-    ((others,),) = await execute(conn, _OTHERS, wanted)
+    ((others,),) = await execute(conn, _OTHERS, wanted, within=within)
     if others is None:
         return step
     return f"as {others}: {step}" if step.startswith(("alter ", "begin;", "create ")) else by_owner(step)

@@ -15,10 +15,12 @@ def named(error: CdcOutboxError, table: TableName, role: str) -> CdcOutboxError:
     """The error with the right that `role` lacks on `table`, where it is about one; else as it is."""
     if not isinstance(error, MissingRight):
         return error
-    policy = "row-level security" in str(error)
+    policy, to = "row-level security" in str(error), quote(role)
+    of_schema = table.schema != "public" or "for schema" in str(error)
+    usage = f"grant usage on schema {quote(table.schema)} to {to}; " if of_schema else ""
     step = (
         "read it by a role that the policy doesn't bind: name its connection with --admin-dsn"
         if policy
-        else f"as its owner: grant select on {table} to {quote(role)}; or name an owner's connection with --admin-dsn"
+        else f"as its owner: {usage}grant select on {table} to {to}; or name an owner's connection with --admin-dsn"
     )
-    return MissingRight(f"the role {quote(role)} may not read all of {table}: {error}", next=step)
+    return MissingRight(f"the role {to} may not read all of {table}: {error}", next=step)

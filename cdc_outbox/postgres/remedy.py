@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s,;|&'"])+"""
 _FLAGS: Final = rf"(?: --[a-z-]+(?:[ =](?!-){_VALUE})?)"
 _COMMAND: Final = re.compile(
-    rf"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop)({_FLAGS}*)(?![\w-])"
+    rf"cdc-outbox (init|start|backfill|replay|find|cleanup|audit|peek|doctor|drop|health)({_FLAGS}*)(?![\w-])"
 )
 _SAME: Final = "the same command with"
 _AGAIN: Final = re.compile(rf"{_SAME}({_FLAGS}+)")
@@ -105,9 +105,14 @@ def accept_gap(slot: str | None = None) -> str:
 def complete(text: str, settings: Settings) -> str:
     """`complete_for` what the settings name; an owner's connection that file or environment have needs no word."""
     postgres = settings.postgres
+    return complete_for(at_hand(text, settings), postgres.slot, postgres.publication, settings.outbox.tables)
+
+
+def at_hand(text: str, settings: Settings) -> str:
+    """The text without words on an owner's connection that file or environment have."""
     if settings.origins["postgres.admin_dsn"].startswith(("file ", "environment ")):
-        text = text.replace(_BY_OWNER, "").replace(_WHO, "")
-    return complete_for(text, postgres.slot, postgres.publication, settings.outbox.tables)
+        return text.replace(_BY_OWNER, "").replace(_WHO, "")
+    return text
 
 
 def repeat(

@@ -60,14 +60,17 @@ async def find(
         origin = settings.origins[key]
         return origin.startswith("flag ") or (origin != "default" and (not several or slot == postgres.slot))
 
-    named = said("postgres.publication")
-    if named and said("outbox.table"):
+    named, tables_named = said("postgres.publication"), said("outbox.table")
+    if named and tables_named:
         return Reads(postgres.publication, tables, Known.NAMED)
     identity = await _identity(conn, slot, within)
     if identity is None:
         known = Known.DEFAULT if slot == postgres.slot else Known.GUESSED
-        return Reads(postgres.publication, tables, Known.NAMED if named else known)
-    if not said("outbox.table"):
+        # Who names the tables of this one slot speaks of a slot of ours, and of the publication that start would take.
+        by_flag = settings.origins["outbox.table"].startswith("flag ") and not several
+        of_ours = named or by_flag or (tables_named and known is Known.DEFAULT)
+        return Reads(postgres.publication, tables, Known.NAMED if of_ours else known)
+    if not tables_named:
         tables = tuple(TableName.parse(name) for name, _ in identity.members) or tables
     if named:
         return Reads(postgres.publication, tables, Known.NAMED)

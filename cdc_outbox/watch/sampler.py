@@ -131,7 +131,8 @@ class Sampler:
         if health.next is not None:
             health = replace(health, next=complete(health.next, self._settings))
         self._health = health
-        for crossing in self._alarms.look(health):
+        # A start that is refused says why by itself, with a step that knows what was mistyped.
+        for crossing in self._alarms.look(health) if self._status.admitted else ():
             self._say(crossing)
 
     def _delivery(self) -> Delivery:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, SlotMissing
-from cdc_outbox.postgres import witness
+from cdc_outbox.postgres import owning, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
-from cdc_outbox.postgres.remedy import complete_for
+from cdc_outbox.postgres.remedy import at_hand, complete_for
 from cdc_outbox.settings import DEFAULT_LISTEN
 from cdc_outbox.watch import inquiry, reads
 from cdc_outbox.watch import sample as samples
@@ -22,7 +22,7 @@ from cdc_outbox.watch.reads import Known
 from cdc_outbox.watch.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cdc_outbox.settings import Settings
     from cdc_outbox.watch.forecast import Forecast
@@ -46,10 +46,19 @@ select slot_name::text from pg_catalog.pg_replication_slots
 class Vigil:
     """The slots `names` (none: all that a relay of this database could read), and what was seen of them."""
 
-    def __init__(self, settings: Settings, names: Sequence[str], *, volume: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        names: Sequence[str],
+        *,
+        volume: int | None = None,
+        repeat: Callable[[str], str] = str,
+    ) -> None:
+        """`repeat`: a next step whose commands have the flags that were given to the running one."""
         self._settings = settings
         self._names = list(names)
         self._volume = volume
+        self._repeat = repeat
         self._thresholds = Thresholds.of(settings.health)
         self._several = len(self._names) != 1
         self._connection: Connection | None = None
@@ -82,12 +91,15 @@ class Vigil:
         try:
             await self._take()
             said = await asking
+            return await self._judged(said)
         except CdcOutboxError as error:
             return await self._unreachable(error)
         finally:
             asking.cancel()
+
+    async def _judged(self, said: dict[str, Any] | None) -> list[Health]:
         return [
-            self._completed(
+            await self._completed(
                 judge(
                     self._last[name],
                     inquiry.sooner(said, name, self._forecasts[name]),
@@ -100,12 +112,21 @@ class Vigil:
             for name in self._names
         ]
 
-    def _completed(self, health: Health) -> Health:
-        """The same with commands that name through which publication the slot is read, and from which tables."""
+    async def _completed(self, health: Health) -> Health:
+        """The same with commands that name through which publication the slot is read, and from which tables.
+
+        They name the owner where our role isn't that, and have the flags that were given.
+        """
         if health.next is None:
             return health
         read = self._reads[health.slot]
-        return replace(health, next=complete_for(health.next, health.slot, read.publication, read.tables))
+        step = await self._by_whom(health.next, read)
+        step = complete_for(at_hand(step, self._settings), health.slot, read.publication, read.tables)
+        return replace(health, next=self._repeat(step))
+
+    async def _by_whom(self, step: str, read: Reads) -> str:
+        conn = await self._connected()
+        return await owning.by_whom(conn, step, read.publication, read.tables, within=PATIENCE)
 
     async def accept(self, healths: Sequence[Health]) -> bool:
         """Take the incidents of these healths out of the witness rows; whether there were any."""

@@ -491,6 +491,34 @@ def test_what_a_table_or_a_role_lacks_is_named(audited: Audited) -> None:
         pipeline.sql(SQL("drop owned by {}").format(role), SQL("drop role {}").format(role))
 
 
+def test_the_rights_on_a_table_in_its_own_schema_are_all_named(audited: Audited) -> None:
+    pipeline = audited.pipeline
+    name = f"auditor_{pipeline.slot}"
+    role, table = Identifier(name), '"Sales"."OutboxEvents"'
+    pipeline.sql(
+        SQL("create role {} login password {}").format(role, PASSWORD),
+        SQL("grant select on cdc_outbox_witness to {}").format(role),
+        SQL('create schema "Sales"'),
+        SQL('create table "Sales"."OutboxEvents" (like outbox including all)'),
+    )
+    plain = {
+        "CDC_OUTBOX_DSN": pipeline.dsn,
+        "CDC_OUTBOX_ADMIN_DSN": pipeline.server.dsn(pipeline.dbname, user=name),
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
+    }
+    look = ("find", "b7c9a6a0-0000-4000-8000-000000000000", "--slot", pipeline.slot, "--table", table)
+    try:
+        done = run_command(*look, env=plain)
+        assert done.returncode == 78, done.stderr
+        granted = f'grant usage on schema "Sales" to {name}; grant select on {table} to {name};'
+        assert f"\nnext: as its owner: {granted}" in done.stderr
+        pipeline.sql(*(SQL(each) for each in granted.split("; ")))  # type: ignore[arg-type]
+        found = run_command(*look, env=plain)
+        assert found.returncode == 1, found.stderr
+    finally:
+        pipeline.sql(SQL("drop owned by {}").format(role), SQL("drop role {}").format(role))
+
+
 def test_what_a_transaction_took_back_was_never_sent(audited: Audited) -> None:
     """Neither its messages nor the marker at the end of the partition are in the way; what is open isn't judged."""
     sent = audited.insert("a")

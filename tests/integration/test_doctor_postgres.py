@@ -172,6 +172,24 @@ def test_no_publication(doctor: Doctor) -> None:
     assert doctor.look()["postgres.publication"]["status"] == "ok"
 
 
+def test_a_slot_of_another_database(doctor: Doctor) -> None:
+    """A database that has nothing yet gets a slot of another name, and no publication beside one that isn't its own."""
+    doctor.init("--create-table")
+    name = f"{doctor.database}_b"
+    dsn = doctor.server.create_database(name)
+    try:
+        doctor.server.execute(
+            "create table outbox (id uuid primary key, topic text, payload jsonb)", dbname=name
+        )
+        checks = doctor.look("--publication", "own_pub", code=78, CDC_OUTBOX_DSN=dsn)
+    finally:
+        doctor.server.drop_database(name)
+    assert f'belongs to the database "{doctor.database}"' in checks["postgres.slot"]["message"]
+    remedy = checks["postgres.publication"]["remedy"]
+    assert remedy.endswith("and cdc-outbox init --publication own_pub --slot ANOTHER")
+    assert "accept-gap" not in remedy
+
+
 def test_a_publication_that_is_younger_than_the_slot(
     own_postgres: PostgresServer, kafka: Kafka, slot: str
 ) -> None:

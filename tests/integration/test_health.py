@@ -74,7 +74,8 @@ class TestEachVersion:
         assert 'there is no replication slot "nowhere"' in seen.headline
         assert ready.slot in seen.headline
         assert seen.document["slot"]["exists"] is False
-        assert seen.next == "cdc-outbox init --slot nowhere"
+        by_owner = 'cdc-outbox init --slot nowhere --admin-dsn "$OWNER_DSN", with the owner\'s connection in OWNER_DSN'
+        assert seen.next == by_owner
         assert seen.metric("slot_active", slot="nowhere") == 0
 
     def test_a_slot_that_was_dropped_behind_the_relays_back(self, ready: Examined) -> None:
@@ -328,6 +329,28 @@ class TestSeveral:
             f"cdc-outbox init --publication shop_pub --table shop.events --no-backfill {by_owner} && "
             f"cdc-outbox audit --publication shop_pub --table shop.events {by_owner}"
         )
+
+    def test_the_next_step_has_the_config_that_was_named(self, ready: Examined, tmp_path: Path) -> None:
+        file = tmp_path / "shop.toml"
+        file.write_text('[outbox]\ntable = "shop.events"\n')
+        ready.sql(
+            SQL("create schema shop"),
+            SQL("alter table outbox set schema shop"),
+            SQL("alter table shop.outbox rename to events"),
+            SQL("select pg_drop_replication_slot({})").format(Literal(ready.slot)),
+        )
+        step = ready.look("--config", str(file)).next
+        assert step.count("cdc-outbox ") == step.count(f"--config {file}") == 3
+        at_hand = ready.look("--config", str(file), env={"CDC_OUTBOX_ADMIN_DSN": ready.owner}).next
+        assert "OWNER_DSN" not in at_hand
+
+    def test_a_publication_that_is_missing_for_a_table_that_was_named(self, bare: Examined) -> None:
+        """A slot that was made without its publication is no other tool's, and no event goes through it."""
+        bare.make_role()
+        bare.sql(SQL("select pg_create_logical_replication_slot({}, 'pgoutput')").format(Literal(bare.slot)))
+        seen = bare.look("--table", "public.outbox")
+        assert seen.code == 2
+        assert "publication outbox_pub does not exist" in seen.headline
 
     def test_all_of_none(self, bare: Examined) -> None:
         bare.make_role()

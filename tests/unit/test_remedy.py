@@ -43,6 +43,7 @@ def settings(**flags: object) -> Settings:
         ),
         ("cdc-outbox start --slot other_slot", "cdc-outbox start --slot other_slot"),
         ("cdc-outbox demo", "cdc-outbox demo"),
+        ("cdc-outbox health --slot other_slot", "cdc-outbox health --slot other_slot"),
         ("mend it in --dsn or CDC_OUTBOX_DSN", "mend it in --dsn or CDC_OUTBOX_DSN"),
     ],
 )

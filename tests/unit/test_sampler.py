@@ -52,7 +52,9 @@ class Played:
         assert slot == "outbox_slot"
         return health(Level.CRITICAL, f"{error} ({error.next})", sample=last)
 
-    def connect(self) -> None:
+    def connect(self, *, admitted: bool = True) -> None:
+        self.status.admitted = admitted
+
         class Control:
             lost = SimpleNamespace(done=lambda: self.lost)
 
@@ -188,6 +190,22 @@ def test_a_crossing_is_a_line_with_value_and_remedy(played: Played, caplog: pyte
         ("INFO", "threshold left", 0.1, 0.5, None),
     ]
     assert {fields["signal"] for _, _, fields in lines} == {"retained"}
+
+
+def test_nothing_is_said_before_a_session_is_admitted(
+    played: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start that is refused for a mistyped name has the better step; once it isn't refused, it is said."""
+    wrong = Check("publication", Level.CRITICAL, None, None, None, "outbox_pb does not exist", "make it")
+    played.judged = health(Level.CRITICAL, checks=(wrong,))
+    played.connect(admitted=False)
+    played.run(lambda: played.asked > 3)
+    assert not caplog.records
+    assert played.sampler.health is played.judged
+    played.status.admitted = True
+    seen = played.asked
+    played.run(lambda: played.asked > seen + 3)
+    assert [each.getMessage() for each in caplog.records] == ["threshold crossed"]
 
 
 def test_a_relay_that_is_held_says_its_own_step_of_now(played: Played) -> None:
