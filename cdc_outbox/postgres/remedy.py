@@ -39,7 +39,8 @@ _EXCLUDES: Final = {"--where": ("--all ",), "--all": ("--where ",)}
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|&]+)")
 _OWNED: Final = frozenset({"init", "backfill", "replay", "find", "cleanup", "audit", "drop"})
 """Commands that need what only an owner has, as a rule."""
-_BY_OWNER: Final = ' --admin-dsn "$OWNER_DSN"'
+_BY_OWNER: Final = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" '
+"""Before a command. In a flag everybody on the machine could read it."""
 _WHO: Final = ", with the owner's connection in OWNER_DSN"
 
 
@@ -48,10 +49,11 @@ def recover(slot: str | None = None) -> str:
 
     The audit at its end tells which rows were lost with the slot, and prints the replay that sends them again.
     """
-    named = (f" --slot {slot}" if slot else "") + _BY_OWNER
+    named = f" --slot {slot}" if slot else ""
+    by = f"{_BY_OWNER}cdc-outbox"
     return (
         f"recover{_WHO}, and before a relay is started again do what the audit at the end says, a replay of what was "
-        f"lost: cdc-outbox drop --yes{named} && cdc-outbox init --no-backfill{named} && cdc-outbox audit{named}"
+        f"lost: {by} drop --yes{named} && {by} init --no-backfill{named} && {by} audit{named}"
     )
 
 
@@ -59,8 +61,8 @@ def by_owner(step: str) -> str:
     """The step for a role that isn't the tables' owner: each command that needs one takes the owner's connection."""
 
     def owned(found: re.Match[str]) -> str:
-        needed = found[1] in _OWNED and _BY_OWNER not in found[0]
-        return found[0] + _BY_OWNER if needed else found[0]
+        needed = found[1] in _OWNED and not _is_by_owner(found)
+        return _BY_OWNER + found[0] if needed else found[0]
 
     by = _COMMAND.sub(owned, step)
     return step if by == step else f"{by}{_WHO}"
@@ -111,7 +113,7 @@ def complete(text: str, settings: Settings) -> str:
 def at_hand(text: str, settings: Settings) -> str:
     """The text without words on an owner's connection that file or environment have."""
     if settings.origins["postgres.admin_dsn"].startswith(("file ", "environment ")):
-        return text.replace(_BY_OWNER, "").replace(_WHO, "")
+        return text.replace(f"{_BY_OWNER}cdc-outbox ", "cdc-outbox ").replace(_WHO, "")
     return text
 
 
@@ -125,20 +127,24 @@ def repeat(
     exclude each other the command's own counts.
     """
     given = [each for each in given if each[0] not in _ASIDE and not _is_secret(*each)]
+    flags = {flag for flag, _ in given}
 
     def repeated(found: re.Match[str]) -> str:
         name, there = found.groups()
         known = takes(name)
         whole = name == running and name in _ITSELF
+        by = (
+            _BY_OWNER if "--admin-dsn" in known and "--admin-dsn" in flags and not _is_by_owner(found) else ""
+        )
         added = [
             _typed(flag, value)
             for flag, value in given
             if flag in known
-            and flag not in _ELSEWHERE
+            and flag not in (*_ELSEWHERE, "--admin-dsn")
             and (whole or flag in _BY_FLAG or flag == "--config")
             and not any(f" {other}" in f"{there} " for other in (f"{flag} ", *_EXCLUDES.get(flag, ())))
         ]
-        return f"cdc-outbox {name}{there}{''.join(f' {words}' for words in added)}"
+        return f"{by}cdc-outbox {name}{there}{''.join(f' {words}' for words in added)}"
 
     return _COMMAND.sub(repeated, text)
 
@@ -151,16 +157,21 @@ def once_more(text: str, running: str, given: Sequence[tuple[str, str | None]]) 
         kept = [
             _typed(flag, value)
             for flag, value in given
-            if flag not in _ASIDE and not _is_secret(flag, value) and f" {flag} " not in changed
+            if flag not in (*_ASIDE, "--admin-dsn")
+            and not _is_secret(flag, value)
+            and f" {flag} " not in changed
         ]
-        return f"cdc-outbox {running}{''.join(f' {words}' for words in kept)}{changed}"
+        by = _BY_OWNER if any(flag == "--admin-dsn" for flag, _ in given) else ""
+        return f"{by}cdc-outbox {running}{''.join(f' {words}' for words in kept)}{changed}"
 
     return _AGAIN.sub(written, text)
 
 
+def _is_by_owner(found: re.Match[str]) -> bool:
+    return found.string.endswith(_BY_OWNER, 0, found.start())
+
+
 def _typed(flag: str, value: str | None) -> str:
-    if flag == "--admin-dsn":
-        return _BY_OWNER.strip()
     return flag if value is None else f"{flag} {shlex.quote(value)}"
 
 

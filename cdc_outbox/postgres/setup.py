@@ -684,9 +684,10 @@ class _Init:
 
 def _without_password(role: str) -> str:
     told = quote(role)
+    password = shlex.quote(rf"\password {told}")
     return (
         f"the role {told} was made: it may log in and replicate, and has no password yet; whoever may make roles gives "
-        "it one: " + shlex.join(["psql", "-c", f"\\password {told}"])
+        f'it one, with a connection in OWNER_DSN: psql "$OWNER_DSN" -c {password}'
     )
 
 

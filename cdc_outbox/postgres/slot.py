@@ -275,11 +275,17 @@ async def lock(conn: Connection, name: str, *, within: float = WAIT) -> AsyncIte
                 await execute(conn, _UNLOCK, keys)
 
 
-def creation(name: str, *, failover: bool, within: float = WAIT) -> sql.Composed:
-    """The statements that make the slot `name`: `sql/slot.sql`, filled in."""
+def creation(
+    name: str, *, failover: bool, within: float = WAIT, publication: str | None = None
+) -> sql.Composed:
+    """The statements that make the slot `name`: `sql/slot.sql`, filled in.
+
+    `publication`: one without which they make none, where nobody has looked for it before.
+    """
     return sql.SQL(ddl.read("slot")).format(
         slot=sql.Literal(name),
         failover=sql.Literal(failover),
+        publication=sql.Literal(publication),
         timeout=sql.Literal(f"{round(within * 1000)}ms"),
     )
 

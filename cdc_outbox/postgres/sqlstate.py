@@ -128,7 +128,7 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "name an owner's connection with --admin-dsn, or run the SQL of cdc-outbox init --print-sql as one",
     ),
     ("42501", None): Meaning(
-        MissingRight, "the role may not do this", 'cdc-outbox init --role {role} --admin-dsn "$OWNER_DSN"'
+        MissingRight, "the role may not do this", 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox init --role {role}'
     ),
     ("XX000", "start"): _OPTION,
     ("0A000", "start"): _OPTION,

@@ -139,7 +139,12 @@ def _of_role(file: str, name: str) -> sql.Composed:
 
 def slot(settings: Settings, options: InitOptions) -> sql.Composed:
     """The slot, under its own name."""
-    return creation(settings.postgres.slot, failover=options.failover, within=options.wait)
+    return creation(
+        settings.postgres.slot,
+        failover=options.failover,
+        within=options.wait,
+        publication=settings.postgres.publication,
+    )
 
 
 def text(statements: Statements) -> str:

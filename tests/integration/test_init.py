@@ -117,6 +117,16 @@ def test_printed_sql_runs_as_it_is_and_does_what_init_does(place: Set) -> None:
         place.execute(SQL("drop role {}").format(Identifier(role)))
 
 
+@ALL_VERSIONS
+def test_printed_sql_of_a_table_that_there_is_not_makes_no_slot(place: Set) -> None:
+    """Also where the client goes on after an error, as psql does by itself."""
+    script = place.ok("--print-sql", "--table", "OutboxEvents")
+    done = psql(place.dsn, "\\set ON_ERROR_STOP off\n" + script)
+    assert 'relation "public.outboxevents" does not exist' in done.stderr
+    assert "no slot is made without its publication, and there is no publication outbox_pub" in done.stderr
+    assert place.slots() == []
+
+
 @pytest.mark.parametrize("only", ["table", "witness", "publication", "slot"])
 def test_one_step_alone(place: Set, only: str) -> None:
     before = {"publication": "table", "slot": "table publication"}.get(only, "").split()

@@ -19,7 +19,7 @@ PLACEHOLDERS = {
     "grants": {"role", "role_name"},
     "cleanup": {"role_name", "table_name"},
     "marks": {"role_name", "table_name", "written", "read"},
-    "slot": {"slot", "failover", "timeout"},
+    "slot": {"slot", "failover", "publication", "timeout"},
 }
 RUN = sorted(set(PLACEHOLDERS) - {"witness"})
 
@@ -46,6 +46,7 @@ def test_a_hostile_name_stays_a_name(name: str) -> None:
             read=sql.Literal(hostile),
             slot=sql.Literal(hostile),
             failover=sql.Literal(True),
+            publication=sql.Literal(hostile),
             timeout=sql.Literal("1s"),
         )
         .as_string()

@@ -11,6 +11,7 @@ from cdc_outbox.settings import Settings, load
 
 OWN = {"slot": "shop_slot", "publication": "shop_pub", "table": ["shop.events"]}
 FLAGS = "--publication shop_pub --table shop.events"
+BY = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN"'
 
 
 def settings(**flags: object) -> Settings:
@@ -73,11 +74,11 @@ def test_a_name_that_the_shell_would_take_apart_is_quoted():
 
 def test_what_only_an_owner_can_do_names_the_owners_connection():
     drop, init, audit = (words.strip() for words in recover("s").rpartition(": ")[2].split("&&"))
-    assert drop == 'cdc-outbox drop --yes --slot s --admin-dsn "$OWNER_DSN"'
-    assert init == 'cdc-outbox init --no-backfill --slot s --admin-dsn "$OWNER_DSN"'
-    assert audit == 'cdc-outbox audit --slot s --admin-dsn "$OWNER_DSN"'
+    assert drop == f"{BY} cdc-outbox drop --yes --slot s"
+    assert init == f"{BY} cdc-outbox init --no-backfill --slot s"
+    assert audit == f"{BY} cdc-outbox audit --slot s"
     assert by_owner("cdc-outbox backfill --slot s; or cdc-outbox init") == (
-        'cdc-outbox backfill --slot s --admin-dsn "$OWNER_DSN"; or cdc-outbox init --admin-dsn "$OWNER_DSN"'
+        f"{BY} cdc-outbox backfill --slot s; or {BY} cdc-outbox init"
         ", with the owner's connection in OWNER_DSN"
     )
 
@@ -146,11 +147,9 @@ def test_an_owners_connection_that_was_given_is_named_and_not_shown():
     given = [("--admin-dsn", "postgresql://owner:secret@db/app"), ("--key", "id")]
     takes = {"replay": {"--admin-dsn", "--key"}, "peek": {"--admin-dsn"}}.__getitem__
     assert repeat("cdc-outbox replay --id 1", "audit", given, takes) == (
-        'cdc-outbox replay --id 1 --admin-dsn "$OWNER_DSN" --key id'
+        f"{BY} cdc-outbox replay --id 1 --key id"
     )
-    assert once_more(again(("--slot", "s")), "peek", given) == (
-        'cdc-outbox peek --admin-dsn "$OWNER_DSN" --key id --slot s'
-    )
+    assert once_more(again(("--slot", "s")), "peek", given) == (f"{BY} cdc-outbox peek --key id --slot s")
 
 
 def test_an_audit_that_is_to_be_run_again_asks_for_the_same():
@@ -165,4 +164,15 @@ def test_the_same_command_is_written_out_with_what_is_to_be_another():
     given = [("--limit", "5"), ("--table", "shop.Events"), ("--table", "shop.b"), *GIVEN[3:]]
     assert once_more(f"{text}; or else", "peek", given) == (
         "cdc-outbox peek --limit 5 --key id --kafka client.id=ours --table 'shop.\"Events\"' --table shop.b; or else"
+    )
+
+
+def test_what_names_the_owner_names_it_once():
+    for step in (recover("s"), by_owner("cdc-outbox init --slot s")):
+        assert by_owner(step).count("cdc-outbox") == step.count("cdc-outbox")
+        assert by_owner(step).count(BY) == step.count(BY)
+    given = [("--admin-dsn", "postgresql://owner@db/app")]
+    assert (
+        repeat(f"{BY} cdc-outbox drop", "audit", given, lambda _name: {"--admin-dsn"})
+        == f"{BY} cdc-outbox drop"
     )
