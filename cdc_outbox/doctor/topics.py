@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.kafka import options
-from cdc_outbox.kafka.tool import principal
+from cdc_outbox.kafka import tool as tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class Topics:
         self.cluster = cluster
         self.tool = tool
         self.sizes = sizes
-        self.principal = principal(settings)
+        self.principal = tools.principal(settings)
 
     async def examine(self, topics: list[Topic]) -> None:
         """All checks of these topics. Raises KafkaUnavailable when the cluster falls silent."""
@@ -79,9 +79,7 @@ class Topics:
         else:
             fixed = [name for name in missing if name in self.outbox.fixed]
             what = f"the cluster has no topic {some(fixed or missing)}"
-            create = "\n".join(
-                f"kafka-topics {self.tool} --create --topic {name} --partitions 12" for name in missing
-            )
+            create = "\n".join(tools.create(self.tool, name) for name in missing)
             remedy = f"{create}\nor start with --create-topics"
             if fixed:
                 self.findings.fail("topics", f"{what}, where all rows go", remedy)

@@ -96,7 +96,7 @@ def is_too_large(error: kafka.KafkaError) -> bool:
 def translate(error: kafka.KafkaError, topic: str, settings: KafkaSettings) -> CdcOutboxError:
     """The error of a delivery that failed for another reason than its records."""
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return topics.missing(topic)
+        return topics.missing(topic, settings)
     for known, (message, remedy) in _HELD.items():
         if isinstance(error, known):
             asked = {"topic": topic, "tool": tool.address(settings), "user": tool.principal(settings)}

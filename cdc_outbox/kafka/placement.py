@@ -110,7 +110,7 @@ class Placement:
             return None
         count = self._counts.get(topic)
         if not count:
-            missing = topics.missing(topic)
+            missing = topics.missing(topic, self._settings)
             return (
                 None
                 if self._settings.topics.create

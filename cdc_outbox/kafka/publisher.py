@@ -323,7 +323,7 @@ class KafkaPublisher:
                 lane = batch.lane
                 if await self._is_gone(lane.topic, lane.number):
                     # The client would ask the cluster for this topic by name, which may create it.
-                    self._fail(topics.missing(lane.topic))
+                    self._fail(topics.missing(lane.topic, self._settings))
                     return
                 lanes, count = self._lanes.get(lane.topic), len(partitions(lane.topic) or ())
                 if lanes is not None and count != len(lanes):
@@ -455,7 +455,7 @@ class KafkaPublisher:
                     if not await self._is_gone(topic, 0):
                         continue
                     # The client would wait for it until it gives up; there may be another topic of that name by then.
-                    self._fail(topics.missing(topic))
+                    self._fail(topics.missing(topic, self._settings))
                     return
                 del self._lanes[topic]  # the next row asks for it again
             if self.silent_for > STALLED:

@@ -6,10 +6,13 @@ administrator's, which only a person can name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cdc_outbox.settings import KafkaSettings
+
+PARTITIONS: Final = 12
+"""Partitions of a topic that a person makes by our remedy: room for as many consumers of a group."""
 
 
 def address(settings: KafkaSettings, server: str | None = None) -> str:
@@ -17,6 +20,11 @@ def address(settings: KafkaSettings, server: str | None = None) -> str:
     first = settings.bootstrap_servers.partition(",")[0].strip()
     secured = settings.client.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT"
     return f"--bootstrap-server {server or first}" + (" --command-config FILE" if secured else "")
+
+
+def create(where: str, topic: str) -> str:
+    """The command that makes a topic; `where` is the cluster's `address`. Later partitions would move keys."""
+    return f"kafka-topics {where} --create --topic {topic} --partitions {PARTITIONS}"
 
 
 def principal(settings: KafkaSettings) -> str:

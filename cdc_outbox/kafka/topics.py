@@ -72,7 +72,7 @@ async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topi
             )
         if error is UnknownTopicOrPartitionError and not created:
             if not settings.topics.create:
-                raise missing(topic)
+                raise missing(topic, settings)
             await _create(producer, settings, topic)
             created = True
         await _asked(producer.client.force_metadata_update())
@@ -148,11 +148,10 @@ def _silent() -> KafkaUnavailable:
     )
 
 
-def missing(topic: str) -> TopicMissing:
+def missing(topic: str, settings: KafkaSettings) -> TopicMissing:
     """The error for a topic that the cluster doesn't have."""
-    return TopicMissing(
-        f"the cluster has no topic {topic}", next="create the topic, or start with --create-topics"
-    )
+    create = tool.create(tool.address(settings), topic)
+    return TopicMissing(f"the cluster has no topic {topic}", next=f"{create}; or start with --create-topics")
 
 
 def changed(topic: str, before: int, now: int, settings: KafkaSettings) -> CdcOutboxError:

@@ -33,6 +33,12 @@ def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage
     return Passage(database, kafka, slot, topics).table()
 
 
+def creation(passage: Passage, topic: str) -> str:
+    """The step that makes a topic."""
+    where = f"--bootstrap-server {passage.kafka.bootstrap}"
+    return f"kafka-topics {where} --create --topic {topic} --partitions 12; or start with --create-topics"
+
+
 def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
     known, unknown = passage.topic("known"), f"{passage.topics}unknown"
     with passage.relay() as relay:
@@ -43,7 +49,7 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
         relay.wait_state("held", timeout=60)
         said = relay.wait_for(lambda record: record.get("event") == "held", 10)
         assert said["error"] == f"the cluster has no topic {unknown}"
-        assert said["next"] == "create the topic, or start with --create-topics"
+        assert said["next"] == creation(passage, unknown)
         code, body = relay.get("/readyz")
         assert (code, unknown in json.loads(body)["reason"]) == (503, True)
         assert payloads(passage.read(known)) == ["1"]
@@ -80,7 +86,7 @@ def test_an_unknown_topic_can_be_poison(passage: Passage) -> None:
     error, remedy = last_words(passage.run(env={"CDC_OUTBOX_KAFKA_UNKNOWN_TOPIC": "poison"}, code=70))
     assert "event 2 at" in error
     assert f"the cluster has no topic {unknown}" in error
-    assert remedy == "create the topic, or start with --create-topics"
+    assert remedy == creation(passage, unknown)
     assert payloads(passage.read(known)) == ["1"]
     assert unknown not in passage.kafka.topics()
 
@@ -145,7 +151,7 @@ def test_a_topic_that_cant_be_created_is_held(passage: Passage) -> None:
 def test_a_fixed_topic_that_is_missing_at_start(passage: Passage) -> None:
     error, remedy = last_words(passage.run("--topic", f"{passage.topics}fixed", code=78))
     assert error == f"the cluster has no topic {passage.topics}fixed"
-    assert remedy == "create the topic, or start with --create-topics"
+    assert remedy == creation(passage, f"{passage.topics}fixed")
 
 
 def test_a_topic_deleted_and_made_again(

@@ -72,7 +72,7 @@ class Stage:
 
     async def look_up(self, _producer: object, _settings: object, topic: str) -> Topic:
         if topic not in self.counts:
-            raise topics.missing(topic)
+            raise topics.missing(topic, self.settings)
         return Topic(self.counts[topic], self.limit)
 
     async def send_batch(self, records: Any, topic: str, *, partition: int) -> asyncio.Future[object]:
