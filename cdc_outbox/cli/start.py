@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc_outbox.cli import Command, load_settings, run, settings_options
+from cdc_outbox.cli import Command, load_settings, run, settings_options, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
     # The loop's own handlers give way to the default one for a moment, which ends the process, before it is another.
     before = {which: signal.signal(which, caught) for which in ending.SIGNALS}
     try:
-        async with watching(settings, relay.status):
+        async with watching(settings, relay.status, repeat=with_flags):
             try:
                 await relay.run()
             finally:

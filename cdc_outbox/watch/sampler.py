@@ -25,6 +25,8 @@ from cdc_outbox.watch.health import Delivery, Level
 from cdc_outbox.watch.thresholds import Thresholds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdc_outbox.settings import Settings
     from cdc_outbox.state import Status
     from cdc_outbox.watch.alarms import Crossing
@@ -47,8 +49,10 @@ SOON: Final = 0.5
 class Sampler:
     """The last sample, what it says together with those before, and the health by it."""
 
-    def __init__(self, settings: Settings, status: Status) -> None:
+    def __init__(self, settings: Settings, status: Status, *, repeat: Callable[[str], str] = str) -> None:
+        """`repeat`: a next step whose commands have the flags that were given to the running one."""
         self._settings = settings
+        self._repeat = repeat
         self._status = status
         self._thresholds = Thresholds.of(settings.health)
         self._course = Course()
@@ -129,7 +133,7 @@ class Sampler:
         self._sample, self._taken, self._error = sample, time.monotonic(), None
         health = judge(sample, self.forecast, self._thresholds, self._delivery())
         if health.next is not None:
-            health = replace(health, next=complete(health.next, self._settings))
+            health = replace(health, next=self._repeat(complete(health.next, self._settings)))
         self._health = health
         # A start that is refused says why by itself, with a step that knows what was mistyped.
         for crossing in self._alarms.look(health) if self._status.admitted else ():

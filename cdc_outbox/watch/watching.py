@@ -16,21 +16,23 @@ from cdc_outbox.watch.supervisor import Supervisor
 from cdc_outbox.watch.token import Token
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from cdc_outbox.settings import Settings
     from cdc_outbox.state import Status
 
 
 @asynccontextmanager
-async def watching(settings: Settings, status: Status) -> AsyncIterator[None]:
-    """Watch the relay of this status while the block runs.
+async def watching(
+    settings: Settings, status: Status, *, repeat: Callable[[str], str] = str
+) -> AsyncIterator[None]:
+    """Watch the relay of this status while the block runs; `repeat` as for the sampler.
 
     Raises SetupError where it can't listen at the address that was asked for, ConfigError for a token file that
     holds none.
     """
     http = settings.http
-    sampler = Sampler(settings, status)
+    sampler = Sampler(settings, status, repeat=repeat)
     history = History(status, sampler)
     answers = Answers(
         status,

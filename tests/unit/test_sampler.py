@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -206,6 +207,16 @@ def test_nothing_is_said_before_a_session_is_admitted(
     seen = played.asked
     played.run(lambda: played.asked > seen + 3)
     assert [each.getMessage() for each in caplog.records] == ["threshold crossed"]
+
+
+def test_a_step_has_the_flags_that_were_given(played: Played) -> None:
+    played.sampler = Sampler(SETTINGS, played.status, repeat=lambda text: f"{text} --config shop.toml")
+    played.judged = replace(health(Level.CRITICAL), next="cdc-outbox start")
+    played.connect()
+    played.run(lambda: played.sampler.fresh)
+    told = played.sampler.health
+    assert told is not None
+    assert told.next == "cdc-outbox start --config shop.toml"
 
 
 def test_a_relay_that_is_held_says_its_own_step_of_now(played: Played) -> None:

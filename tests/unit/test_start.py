@@ -40,7 +40,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None
                 os.kill(os.getpid(), signal.SIGTERM)  # the second comes when the first is heard
 
         @asynccontextmanager
-        async def unwatched(*_: object) -> AsyncIterator[None]:
+        async def unwatched(*_: object, **__: object) -> AsyncIterator[None]:
             yield
 
         monkeypatch.setattr(relay, "Relay", Relay)
