@@ -39,8 +39,8 @@ _EXCLUDES: Final = {"--where": ("--all ",), "--all": ("--where ",)}
 _SLOT: Final = re.compile(r" --slot[ =]([^\s,;|&]+)")
 _OWNED: Final = frozenset({"init", "backfill", "replay", "find", "cleanup", "audit", "drop"})
 """Commands that need what only an owner has, as a rule."""
-_BY_OWNER: Final = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" '
-"""Before a command. In a flag everybody on the machine could read it."""
+_BY_OWNER: Final = 'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && '
+"""Before a command: in a flag everybody on the machine could read it. What that command prints has it at hand."""
 _WHO: Final = ", with the owner's connection in OWNER_DSN"
 
 
@@ -50,10 +50,10 @@ def recover(slot: str | None = None) -> str:
     The audit at its end tells which rows were lost with the slot, and prints the replay that sends them again.
     """
     named = f" --slot {slot}" if slot else ""
-    by = f"{_BY_OWNER}cdc-outbox"
     return (
         f"recover{_WHO}, and before a relay is started again do what the audit at the end says, a replay of what was "
-        f"lost: {by} drop --yes{named} && {by} init --no-backfill{named} && {by} audit{named}"
+        f"lost: {_BY_OWNER}cdc-outbox drop --yes{named} && cdc-outbox init --no-backfill{named} && "
+        f"cdc-outbox audit{named}"
     )
 
 
@@ -113,7 +113,7 @@ def complete(text: str, settings: Settings) -> str:
 def at_hand(text: str, settings: Settings) -> str:
     """The text without words on an owner's connection that file or environment have."""
     if settings.origins["postgres.admin_dsn"].startswith(("file ", "environment ")):
-        return text.replace(f"{_BY_OWNER}cdc-outbox ", "cdc-outbox ").replace(_WHO, "")
+        return text.replace(_BY_OWNER, "").replace(_WHO, "")
     return text
 
 
@@ -168,7 +168,8 @@ def once_more(text: str, running: str, given: Sequence[tuple[str, str | None]]) 
 
 
 def _is_by_owner(found: re.Match[str]) -> bool:
-    return found.string.endswith(_BY_OWNER, 0, found.start())
+    """Whether the command comes after the owner's connection, in one line to be pasted."""
+    return _BY_OWNER in re.split(r"[;,]", found.string[: found.start()])[-1]
 
 
 def _typed(flag: str, value: str | None) -> str:

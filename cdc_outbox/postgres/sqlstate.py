@@ -128,7 +128,9 @@ TABLE: Final[Mapping[tuple[str, Stage | None], Meaning]] = {
         "name an owner's connection with --admin-dsn, or run the SQL of cdc-outbox init --print-sql as one",
     ),
     ("42501", None): Meaning(
-        MissingRight, "the role may not do this", 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox init --role {role}'
+        MissingRight,
+        "the role may not do this",
+        'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && cdc-outbox init --role {role}',
     ),
     ("XX000", "start"): _OPTION,
     ("0A000", "start"): _OPTION,

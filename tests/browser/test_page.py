@@ -88,8 +88,8 @@ def test_a_slot_near_its_limit_names_who_holds_wal_back(show):
             ["cdc-outbox start --slot s --accept-gap"],
         ),
         (
-            'recover, and do what it says: CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox drop --yes && cdc-outbox audit',
-            ['CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox drop --yes && cdc-outbox audit'],
+            'recover: export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && cdc-outbox drop --yes && cdc-outbox audit',
+            ['export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && cdc-outbox drop --yes && cdc-outbox audit'],
         ),
         ("let it end, or end it: select pg_terminate_backend(7);", ["select pg_terminate_backend(7);"]),
         (

@@ -74,8 +74,10 @@ class TestEachVersion:
         assert 'there is no replication slot "nowhere"' in seen.headline
         assert ready.slot in seen.headline
         assert seen.document["slot"]["exists"] is False
-        by = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN"'
-        assert seen.next == f"{by} cdc-outbox init --slot nowhere, with the owner's connection in OWNER_DSN"
+        by = 'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN"'
+        assert (
+            seen.next == f"{by} && cdc-outbox init --slot nowhere, with the owner's connection in OWNER_DSN"
+        )
         assert seen.metric("slot_active", slot="nowhere") == 0
 
     def test_a_slot_that_was_dropped_behind_the_relays_back(self, ready: Examined) -> None:
@@ -323,11 +325,11 @@ class TestSeveral:
         )
         assert made.returncode == 0, made.stderr
         ready.sql(SQL("select pg_drop_replication_slot({})").format(Literal(other)))
-        by = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox'
+        by = 'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN"'
         assert ready.look(slot=other).next.endswith(
-            f": {by} drop --publication shop_pub --yes --slot {other} && "
-            f"{by} init --publication shop_pub --table shop.events --no-backfill --slot {other} && "
-            f"{by} audit --publication shop_pub --table shop.events --slot {other}"
+            f": {by} && cdc-outbox drop --publication shop_pub --yes --slot {other} && "
+            f"cdc-outbox init --publication shop_pub --table shop.events --no-backfill --slot {other} && "
+            f"cdc-outbox audit --publication shop_pub --table shop.events --slot {other}"
         )
 
     def test_the_next_step_has_the_config_that_was_named(self, ready: Examined, tmp_path: Path) -> None:

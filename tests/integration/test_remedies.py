@@ -91,7 +91,7 @@ def test_a_lost_slot_is_replaced_by_the_relays_role_and_what_was_lost_is_sent(
     assert relay.wait() == 78, relay.text()
     remedy = str(relay.records[-1]["next"])
     assert PASSWORD not in remedy
-    commands = remedy[remedy.index("CDC_OUTBOX_ADMIN_DSN=") :]
+    commands = remedy[remedy.index("export CDC_OUTBOX_ADMIN_DSN=") :]
     assert commands.count("--column payload=payload") == 2, "init and audit take it"
     shell = shell_of_checkout(tmp_path, CDC_OUTBOX_DSN=way, OWNER_DSN=pipeline.dsn)
     audited = shell.run(commands, code=1)
@@ -192,7 +192,7 @@ def test_what_only_an_owner_can_do_is_not_asked_of_the_relays_role(
     place.ok("--yes", command="drop")
     _, remedy = as_relay.refused("--no-http", "--log-format", "text", command="start")
     command, _, who = remedy.partition(", ")
-    assert command == f'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" cdc-outbox init --slot {place.slot}'
+    assert command == f'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && cdc-outbox init --slot {place.slot}'
     assert who == "with the owner's connection in OWNER_DSN"
     shell.export(CDC_OUTBOX_DSN=as_relay.dsn)
     shell.run(command)

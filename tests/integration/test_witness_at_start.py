@@ -47,7 +47,8 @@ def delivered_once(pipeline: Pipeline, writer: Writer, consumer: Consumer) -> No
 def recover(pipeline: Pipeline, remedy: str, home: Path) -> None:
     """Run the commands of the remedy as they are printed, and then the replay that its audit prints."""
     found = re.search(
-        r": (\S+ cdc-outbox drop --yes .*? && \S+ cdc-outbox init .*? && \S+ cdc-outbox audit [^;]*)", remedy
+        r": (export \S+ && cdc-outbox drop --yes .*? && cdc-outbox init .*? && cdc-outbox audit [^;]*)",
+        remedy,
     )
     assert found is not None, remedy
     shell = shell_of_checkout(

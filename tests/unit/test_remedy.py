@@ -11,7 +11,7 @@ from cdc_outbox.settings import Settings, load
 
 OWN = {"slot": "shop_slot", "publication": "shop_pub", "table": ["shop.events"]}
 FLAGS = "--publication shop_pub --table shop.events"
-BY = 'CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN"'
+BY = 'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" &&'
 
 
 def settings(**flags: object) -> Settings:
@@ -73,10 +73,11 @@ def test_a_name_that_the_shell_would_take_apart_is_quoted():
 
 
 def test_what_only_an_owner_can_do_names_the_owners_connection():
-    drop, init, audit = (words.strip() for words in recover("s").rpartition(": ")[2].split("&&"))
-    assert drop == f"{BY} cdc-outbox drop --yes --slot s"
-    assert init == f"{BY} cdc-outbox init --no-backfill --slot s"
-    assert audit == f"{BY} cdc-outbox audit --slot s"
+    by, drop, init, audit = (words.strip() for words in recover("s").rpartition(": ")[2].split("&&"))
+    assert f"{by} &&" == BY
+    assert drop == "cdc-outbox drop --yes --slot s"
+    assert init == "cdc-outbox init --no-backfill --slot s"
+    assert audit == "cdc-outbox audit --slot s"
     assert by_owner("cdc-outbox backfill --slot s; or cdc-outbox init") == (
         f"{BY} cdc-outbox backfill --slot s; or {BY} cdc-outbox init"
         ", with the owner's connection in OWNER_DSN"
