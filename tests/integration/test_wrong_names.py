@@ -47,6 +47,7 @@ def memory(pipeline: Pipeline) -> Mapping[str, Any]:
 def refused(pipeline: Pipeline, *flags: str) -> tuple[str, str]:
     relay = pipeline.start(*flags, state=None, http=False)
     assert relay.wait() == 78, relay.text()
+    assert "threshold crossed" not in relay.text(), "the watch knows nothing of what was mistyped"
     return str(relay.records[-1]["error"]), str(relay.records[-1]["next"])
 
 
