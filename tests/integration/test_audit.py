@@ -512,7 +512,7 @@ def test_the_rights_on_a_table_in_its_own_schema_are_all_named(audited: Audited)
         assert done.returncode == 78, done.stderr
         granted = f'grant usage on schema "Sales" to {name}; grant select on {table} to {name};'
         assert f"\nnext: as its owner: {granted}" in done.stderr
-        pipeline.sql(*(SQL(each) for each in granted.split("; ")))  # type: ignore[arg-type]
+        pipeline.sql(*(SQL(each) for each in granted.split("; ")))
         found = run_command(*look, env=plain)
         assert found.returncode == 1, found.stderr
     finally:
