@@ -39,7 +39,7 @@ def backfill_held(step: str) -> None:
     file = Path(name)
     file.touch()
     while file.exists():
-        time.sleep(_LOOK)
+        time.sleep(_LOOK)  # the blow itself: whoever tests removes the file
 
 
 def blocked_for() -> float | None:

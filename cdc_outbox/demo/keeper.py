@@ -60,7 +60,7 @@ def remove(home: str) -> None:
     while Path(home).exists() and time.monotonic() < deadline:
         shutil.rmtree(home, ignore_errors=True)
         if Path(home).exists():
-            time.sleep(0.05)
+            time.sleep(0.05)  # the writers are others' children: nobody tells us of their end
 
 
 def main() -> None:
