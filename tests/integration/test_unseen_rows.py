@@ -32,7 +32,8 @@ def test_a_slot_that_is_older_than_its_publication_and_has_delivered_nothing(
     writer.write(5)
     pipeline.sql(SQL("create publication outbox_pub for table outbox with (publish = 'insert')"))
     late = writer.write(5)
-    for flags in (["--accept-gap"], []):  # a person has taken it as it is, and decoding goes no further all the same
+    # A person has taken it as it is, and decoding goes no further all the same.
+    for flags in (["--accept-gap"], []):
         relay = pipeline.start(*flags, state=None, http=False)
         assert relay.wait() == 78, relay.text()
     assert "42704" in str(relay.records[-1]["error"])
