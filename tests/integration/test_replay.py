@@ -218,9 +218,7 @@ def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
     assert "'yesterday'" in error
     error, _ = stage.refused("--yes", "--aggregate", "z", code=1)
     assert "no row of public.outbox is what was asked for" in error
-    error, remedy = stage.refused(
-        "--yes", "--aggregate", "a", "--topic", "{event_type} {aggregate_id}", code=70
-    )
+    error, remedy = stage.refused("--yes", "--aggregate", "a", "--topic", "orders.{created_at}", code=70)
     assert ids[0] in error
     assert "nothing was published" in error
     error, _ = stage.refused("--yes", "--aggregate", "a", "--only", "aggregate_id=b", code=1)

@@ -121,7 +121,7 @@ def test_a_long_transaction_that_was_delivered_is_no_stall(
 
     It takes more than half a minute, for what was written within that is no stall in any case.
     """
-    limit, rows = 8.0, 1480
+    limit, rows = 20.0, 1480
     hold = tmp_path / "hold"
     pipeline = make_pipeline(outbox, kafka, env={HOLD_CONFIRMATION: str(hold)}).prepare().init()
     thresholds = ("--warning", "stalled=4h", "--critical", f"stalled={limit:g}s")
