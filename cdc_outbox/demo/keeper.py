@@ -46,8 +46,8 @@ def end(processes: dict[int, int]) -> None:
             os.kill(pid, number)
     deadline = time.monotonic() + PATIENCE
     left = list(processes)
-    while left and time.monotonic() < deadline:  # processes of others: nobody tells us of their end
-        time.sleep(0.01)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)  # processes of others, which can't be waited for: nobody tells us of their end
         left = [pid for pid in left if alive(pid)]
     for pid in processes:
         with suppress(ProcessLookupError, PermissionError):

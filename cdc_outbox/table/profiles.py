@@ -56,7 +56,7 @@ class Profile:
     """One library's table. Names of tables and columns are `plain`: lower case, without underscores."""
 
     name: str
-    library: str
+    product: str
     tables: tuple[str, ...]
     """Names that the library gives the table; `*…`: any name that ends so."""
     columns: Mapping[str, tuple[str, ...]]
@@ -277,7 +277,7 @@ def choose(setting: str, table: TableName, shape: Shape) -> Profile | None:
         missing = sorted(profile.distinctive - has)
         if missing and not profile.refused:
             raise MappingError(
-                f"table {table} is no {profile.library} table: it has no column like {', '.join(missing)}",
+                f"table {table} is no {profile.product} table: it has no column like {', '.join(missing)}",
                 next="leave out --profile, and name the columns with --column ROLE=NAME",
             )
     else:
@@ -286,7 +286,7 @@ def choose(setting: str, table: TableName, shape: Shape) -> Profile | None:
             return None
     if profile.refused:
         raise MappingError(
-            f"rows of {table}, an outbox of {profile.library} (profile {profile.name}), can't be sent as events: "
+            f"rows of {table}, an outbox of {profile.product} (profile {profile.name}), can't be sent as events: "
             f"{profile.refused}",
             next=profile.instead,
         )

@@ -66,7 +66,7 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
                 size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
-            time.sleep(pause)
+            time.sleep(pause)  # as the relay pauses between drains, for the ratio compares like with like
         consume()
     return {
         "first": first,

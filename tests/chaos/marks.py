@@ -70,7 +70,7 @@ class Storm:
         """Three seconds in which nobody may change the table, the shop included; then the relay may be killed."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("lock table outbox in share mode")
-            time.sleep(3)
+            time.sleep(3)  # the blow itself: the lock is held for so long
             if self.random.random() < 0.5:
                 self.kill()
 
@@ -78,12 +78,12 @@ class Storm:
         """The newest rows are locked for three seconds."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("select from outbox order by id desc limit 200 for update skip locked")
-            time.sleep(3)
+            time.sleep(3)  # the blow itself: the locks are held for so long
 
     def freeze(self) -> None:
-        """The broker stands still for three seconds: here and above the pause is the blow itself."""
+        """The broker stands still for three seconds."""
         self.kafka.pause()
-        time.sleep(3)
+        time.sleep(3)  # the blow itself: the broker stands still for so long
         self.kafka.resume()
 
     def rage(self, seconds: float) -> None:
@@ -94,6 +94,7 @@ class Storm:
             blow = self.random.choice(self.blows())
             blow()
             self.counts[blow.__name__] += 1
+            # The next blow is to meet another moment of the recovery from this one.
             time.sleep(self.random.uniform(0.5, 2))
 
     def judge(self) -> list[str]:

@@ -364,6 +364,14 @@ def test_a_partition_that_a_killed_run_has_taken_out_is_found_by_the_next(
         assert server.execute(comment, dbname=database) == [("ours: it's old",)]
 
 
+def dropping(place: Place) -> Process:
+    """A cleanup that drops partitions, under way."""
+    command = ["cleanup", "--slot", place.slot, "--older-than", "7d", "--json", "--partitions", "drop"]
+    return Process(
+        [sys.executable, "-m", "cdc_outbox", *command], env=clean_environment(place.environment), pipes=True
+    )
+
+
 def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
     postgres_version: Postgres, place: Place
 ) -> None:
@@ -374,12 +382,7 @@ def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
         late.execute(
             "insert into outbox (event_type, created_at) values ('late', now() - interval '15 days')"
         )
-        cleaning = Process(
-            [sys.executable, "-m", "cdc_outbox", "cleanup", "--slot", place.slot, "--older-than", "7d", "--json",
-             "--partitions", "drop"],
-            env=clean_environment(place.environment),
-            pipes=True,
-        )  # fmt: skip
+        cleaning = dropping(place)
         eventually(
             lambda: (
                 place.database.server.value(
@@ -410,12 +413,7 @@ def test_no_partition_goes_that_a_slot_made_meanwhile_wants(postgres_version: Po
     other = f"{place.slot}_b"
     with psycopg.connect(place.database.dsn) as reader:
         reader.execute("select from outbox")  # the detachment waits for it, and no slot does
-        cleaning = Process(
-            [sys.executable, "-m", "cdc_outbox", "cleanup", "--slot", place.slot, "--older-than", "7d", "--json",
-             "--partitions", "drop"],
-            env=clean_environment(place.environment),
-            pipes=True,
-        )  # fmt: skip
+        cleaning = dropping(place)
         seen(
             place,
             "select 1 from pg_stat_activity where query like 'alter table%%detach%%' and wait_event_type = 'Lock'"

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -152,13 +153,13 @@ def _format(draft: Path) -> None:
     )
 
 
-class Kafka:
+class Kafka(ABC):
     """A Kafka cluster that the tests may use; how it runs is the subclass's matter."""
 
     @property
+    @abstractmethod
     def bootstrap(self) -> str:
         """The address to give to clients."""
-        raise NotImplementedError
 
     def admin(self) -> AdminClient:
         """A client for the broker's administration, for one use."""
@@ -220,6 +221,7 @@ class Kafka:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         _done(admin.incremental_alter_configs([resource]))
 
+    @abstractmethod
     def close(self) -> None:
         """End what the tests started for this cluster; nothing for one that was there before."""
 

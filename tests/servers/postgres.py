@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -208,11 +209,12 @@ def _give_identity(data: Path) -> None:
                 wal.write(identifier)
 
 
-class Postgres:
+class Postgres(ABC):
     """A PostgreSQL server that the tests may use; how it runs is the subclass's matter."""
 
     major: int
 
+    @abstractmethod
     def dsn(
         self,
         dbname: str = "postgres",
@@ -226,7 +228,6 @@ class Postgres:
 
         `host` and `port` name another way to the server, for example a proxy.
         """
-        raise NotImplementedError
 
     def connect(self, dbname: str = "postgres", *, autocommit: bool = True) -> psycopg.Connection:
         """A superuser's connection; close it."""
@@ -277,6 +278,7 @@ class Postgres:
             eventually(free_of_slots, 20, f"no replication slot left in {name}")
             connection.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
 
+    @abstractmethod
     def close(self) -> None:
         """End what the tests started for this server; nothing for one that was there before."""
 

@@ -207,7 +207,7 @@ def test_the_table_of_profiles_is_whole():
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", section("Profiles"), re.MULTILINE)
     assert [name for name, _ in rows] == list(BY_NAME)
     for name, library in rows:
-        assert library == BY_NAME[name].library
+        assert library == BY_NAME[name].product
         assert BY_NAME[name].refused or (CHECKOUT / "docs" / "examples" / f"{name}.toml").exists()
 
 

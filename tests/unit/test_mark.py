@@ -34,6 +34,16 @@ def locked(monkeypatch: pytest.MonkeyPatch, confirmed: LSN) -> Marks:
     return queue
 
 
+def ready() -> Marks:
+    """With one row that may be marked, and nothing to search for."""
+    queue = marks()
+    queue.searched(None)
+    note(queue, table(), b"1")
+    queue.cut(100)
+    queue.confirmed(LSN(108))
+    return queue
+
+
 def taken(queue: Marks) -> Iterator[Chunk]:
     while (chunk := queue.take()) is not None:
         yield chunk
@@ -209,11 +219,7 @@ def test_rows_that_are_locked_are_tried_again_and_then_left_to_a_search(
 
 def test_what_waits_is_marked_as_its_table_is_now() -> None:
     """A statement for the table as it was fails for ever, and is tried first."""
-    queue = marks()
-    queue.searched(None)
-    note(queue, table(), b"1")
-    queue.cut(100)
-    queue.confirmed(LSN(108))
+    queue = ready()
     failed = queue.take()
     assert failed is not None
     queue.put_back(failed)
@@ -228,11 +234,7 @@ def test_what_waits_is_marked_as_its_table_is_now() -> None:
 
 
 def test_a_row_that_is_not_seen_is_looked_for_again_when_its_transaction_must_have_ended() -> None:
-    queue = marks()
-    queue.searched(None)
-    note(queue, table(), b"1")
-    queue.cut(100)
-    queue.confirmed(LSN(108))
+    queue = ready()
     chunk = queue.take()
     assert chunk is not None
     queue.settle(chunk, Outcome(0, unseen=20))

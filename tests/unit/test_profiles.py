@@ -103,7 +103,7 @@ def test_none_goes_by_the_usual_names(library: Library):
 @each_library
 def test_a_profile_that_does_not_fit_is_refused(library: Library):
     other = AXON if library is not AXON else CAP
-    with pytest.raises(MappingError, match=BY_NAME[other.profile].library) as caught:
+    with pytest.raises(MappingError, match=BY_NAME[other.profile].product) as caught:
         plan(library, profile=other.profile)
     assert "has no column like" in str(caught.value)
     assert "--profile" in caught.value.next
