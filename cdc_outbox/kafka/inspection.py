@@ -138,7 +138,7 @@ class Inspection:
             return []
         try:
             answer: Any = await self._ask(_RightsRequest(wanted))
-        except NotImplementedError:  # a broker older than 2.3
+        except refusal.UNCOVERED:  # a broker older than 2.3
             return [self._listed(name) for name in wanted]
         found = []
         configured = await self._configured(wanted)
@@ -176,7 +176,7 @@ class Inspection:
         """The settings of the topics that we may read those of; that takes the right DescribeConfigs."""
         try:
             return told(await self._ask(question(names, MAX_BYTES, MIN_IN_SYNC, CLEANUP)))
-        except (KafkaUnavailable, NotImplementedError):
+        except (KafkaUnavailable, refusal.UNCOVERED):
             return {}
 
     async def why_not_created(self, name: str) -> str | None:

@@ -136,7 +136,7 @@ class Placement:
                 await asking.bootstrap()
                 found = told(await asking.send(asking.get_random_node(), request)).get(topic, {})
             return int(found[MAX_BYTES]) if MAX_BYTES in found else None
-        except (TimeoutError, KafkaError, OSError, NotImplementedError, ValueError, TypeError):
+        except (TimeoutError, KafkaError, OSError, refusal.UNCOVERED, ValueError, TypeError):
             return None
         finally:
             await asking.close()

@@ -25,6 +25,9 @@ from cdc_outbox.settings import BY_KEY
 if TYPE_CHECKING:
     from cdc_outbox.settings import KafkaSettings
 
+UNCOVERED: Final = NotImplementedError
+"""What the client raises for a request of which both sides know no version: the broker is too old, or too new."""
+
 _CERTIFICATE_REMEDIES: Final = {
     10: "have the broker's certificate renewed",
     62: "name the server in kafka.bootstrap_servers as its certificate does",

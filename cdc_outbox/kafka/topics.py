@@ -24,7 +24,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
-from cdc_outbox.kafka import client, tool
+from cdc_outbox.kafka import client, refusal, tool
 from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
 from cdc_outbox.publisher import TopicMissing
 
@@ -130,8 +130,8 @@ async def _request(producer: AIOKafkaProducer, request: Any, node: int | None = 
     kafka = producer.client
     try:
         return await _asked(kafka.send(kafka.get_random_node() if node is None else node, request))
-    except NotImplementedError as error:
-        raise _silent() from error  # a broker that is too old, or too new
+    except refusal.UNCOVERED as error:
+        raise _silent() from error
 
 
 async def _asked(question: Any) -> object:

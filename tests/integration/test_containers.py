@@ -38,6 +38,7 @@ def engine() -> Iterator[Engine]:
     try:
         running = Engine()
     except Missing as missing:
+        # An engine needs root, overlay and namespaces, which a laptop or a container may not give; CI has them.
         pytest.skip(f"no Docker engine can be had: {missing}")
     try:
         standin.compose(running)

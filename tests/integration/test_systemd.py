@@ -51,6 +51,7 @@ def systemd() -> Iterator[Systemd]:
     try:
         machine = Systemd()
     except Missing as missing:
+        # To boot one needs root and namespaces, which a laptop or a container may not give; CI has them.
         pytest.skip(f"no systemd can be had: {missing}")
     try:
         yield machine
