@@ -92,6 +92,12 @@ class Moment:
         return before and xid not in self.running
 
 
+async def moment(conn: Connection) -> Moment:
+    """This one."""
+    ((at_us, snapshot),) = await execute(conn, _MOMENT)
+    return Moment.parse(int(at_us), str(snapshot))
+
+
 class Lookup:
     """Rows of one table by their ids."""
 
@@ -136,8 +142,7 @@ class Lookup:
 
     async def moment(self) -> Moment:
         """Ask before `find`, whose rows are then at least as new."""
-        ((at_us, snapshot),) = await execute(self._conn, _MOMENT)
-        return Moment.parse(int(at_us), str(snapshot))
+        return await moment(self._conn)
 
     async def find(self, ids: Sequence[str]) -> dict[str, list[Found]]:
         """The rows that have these ids, by id; more than one where ids aren't unique.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, LiteralString, Protocol
 from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.postgres import lookup
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table.values import TIMESTAMPTZ
@@ -33,7 +34,9 @@ LIMIT: Final = 5
 MOST: Final = 100_000
 """Rows that one reading may find."""
 
-_LIMIT: Final[LiteralString] = "begin transaction read only; set local statement_timeout = {}"
+_BEGIN: Final[LiteralString] = """
+begin transaction isolation level repeatable read read only; set local statement_timeout = {}
+"""
 _IDS: Final[LiteralString] = "select pg_catalog.format('%s', {id}) from {table} where {where} limit {most}"
 
 
@@ -63,13 +66,13 @@ class Unseen:
     backlog: frozenset[str]
 
     @classmethod
-    async def begin(cls, conn: Connection, table: TableName, book: Marked, moment: Moment) -> Unseen | None:
-        """`moment` is one after the trial's slot was made. None where nobody will know."""
+    async def begin(cls, conn: Connection, table: TableName, book: Marked) -> Unseen | None:
+        """To be asked for once the trial's slot is made. None where nobody will know."""
         sent, time = book.keeping.sent, book.sent_at
         if sent is None or time is None:
             return None
-        backlog = await _ids(conn, table, book.id, unsent(sent))
-        return None if backlog is None else cls(conn, table, book.id, time, sent, moment, backlog)
+        read = await _read(conn, table, book.id, unsent(sent))
+        return None if read is None else cls(conn, table, book.id, time, sent, *read)
 
     async def sent_since(self) -> frozenset[str] | None:
         """The ids of rows that were sent since the beginning, without the backlog; None where nobody knows."""
@@ -84,21 +87,26 @@ class Unseen:
             conditions.append(
                 sql.SQL("{} >= to_timestamp({})").format(time, sql.Literal(self.began.at_us / 1e6))
             )
-        found = await _ids(self.conn, self.table, self.id, sql.SQL(" and ").join(conditions))
-        return None if found is None else found - self.backlog
+        read = await _read(self.conn, self.table, self.id, sql.SQL(" and ").join(conditions))
+        return None if read is None else read[1] - self.backlog
 
 
-async def _ids(
+async def _read(
     conn: Connection, table: TableName, id_column: str, where: sql.Composable
-) -> frozenset[str] | None:
+) -> tuple[Moment, frozenset[str]] | None:
+    """The ids of the rows for which `where` held, and the moment of that, by one snapshot; None where it is too much.
+
+    By two, a row that is marked between them would be neither in the backlog nor marked before the beginning.
+    """
     query = sql.SQL(_IDS).format(
         id=sql.Identifier(id_column),
         table=sql.Identifier(table.schema, table.name),
         where=where,
         most=sql.Literal(MOST + 1),
     )
-    await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(LIMIT * 1000)))
+    await execute(conn, sql.SQL(_BEGIN).format(sql.Literal(LIMIT * 1000)))
     try:
+        moment = await lookup.moment(conn)
         rows = await execute(conn, query, within=LIMIT + 5)
     except CdcOutboxError as error:
         if getattr(error.__cause__, "sqlstate", None) not in ("55P03", "57014"):
@@ -107,4 +115,4 @@ async def _ids(
     finally:
         if not conn.closed:
             await execute(conn, "rollback")
-    return None if len(rows) > MOST else frozenset(str(id_) for (id_,) in rows)
+    return None if len(rows) > MOST else (moment, frozenset(str(id_) for (id_,) in rows))

@@ -146,8 +146,7 @@ class _Trial:
         """Note what is unsent now that the slot is made: what the old relay sends of it had its INSERT before."""
         for table, book in self._books.items():
             if book.keeping.sent is not None:
-                moment = await self._lookups[table].moment()
-                self._unseen[table] = await Unseen.begin(conn, table, book, moment)
+                self._unseen[table] = await Unseen.begin(conn, table, book)
 
     async def read(
         self,

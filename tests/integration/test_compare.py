@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from cdc_outbox.postgres import catalogue, lookup
+from cdc_outbox.postgres.unseen import Unseen
+from cdc_outbox.repair.comparison import Book
+from cdc_outbox.settings import load
+from cdc_outbox.table.mapping import Mapping
 from tests.integration.conftest import Database
 from tests.integration.test_peek import ALL_VERSIONS, TEMPORARY, Place, lines_of
 from tests.polling.table import A, B, Table
@@ -267,3 +274,30 @@ def test_without_a_time_of_sending_nobody_knows_of_updates(trial: Trial) -> None
     process.signal(signal.SIGINT)
     assert process.wait(30) == 0, process.text()
     assert "note: rows that an UPDATE sets back to unsent were not looked for" in "".join(process.output)
+
+
+def test_a_row_that_is_marked_while_the_backlog_is_read_was_not_written_anew(database: Database) -> None:
+    A.make(database.dsn)
+    settings = load("peek", {"dsn": database.dsn}, {}, Path("/nonexistent"))
+    (table,) = settings.outbox.tables
+
+    async def sent_since(marking: psycopg.Connection) -> frozenset[str] | None:
+        async with lookup.connected(settings.postgres, "test") as conn:
+            plan = await catalogue.preview(conn, Mapping(settings.outbox, "s"), table, "p")
+            assert plan is not None
+            marking.execute("lock table outbox in access exclusive mode")
+            beginning = asyncio.create_task(Unseen.begin(conn, table, Book.of(plan)))
+            while not marking.execute("select from pg_locks where not granted").fetchall():
+                await asyncio.sleep(0)
+            # A transaction of its own number, which is younger than the moment at which the reading began.
+            with marking.transaction():
+                marking.execute("update outbox set status = 'sent', sent_at = clock_timestamp()")
+            marking.commit()
+            unseen = await beginning
+            assert unseen is not None
+            return await unseen.sent_since()
+
+    with psycopg.connect(database.dsn) as connection:
+        connection.execute(INSERT_A, ("1", "orders", "pending"))
+        connection.commit()
+        assert asyncio.run(sent_since(connection)) == frozenset()

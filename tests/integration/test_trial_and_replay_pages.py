@@ -58,8 +58,10 @@ def test_the_trial(
         running = shell.launch(TRIAL["long"])
         running.wait(lambda: "following" in running.log.read_text())
         shop.wait_written(20)
-        assert running.terminate() == 0, running.log.read_text()
-        account = json.loads((shell.home / "account.json").read_text())
+        code = running.terminate()
+        written = (shell.home / "account.json").read_text()
+        assert code == 0, running.log.read_text() + written
+        account = json.loads(written)
         assert account["different"] == 0
         assert account["same"] > 0
     finally:
