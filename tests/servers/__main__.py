@@ -1,4 +1,4 @@
-"""`python -m tests.servers`: fetch and prepare every server that the tests need, before a test's clock runs."""
+"""`python -m tests.servers`: fetch and prepare what the tests need, servers above all, before a test's clock runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tests.servers import standin
+from tests.servers import kubectl, standin
 from tests.servers.cache import Missing, cache_root
 from tests.servers.engine import Engine
 from tests.servers.kafka import KafkaBroker
@@ -40,6 +40,11 @@ def main() -> int:
     else:
         standin.fetch()
         print(f"Docker: ready after {time.monotonic() - began:.1f} s")
+    try:
+        print(f"kubectl: {kubectl.directory() / 'kubectl'}")
+    except Missing as reason:
+        missing.append(str(reason))
+        print("kubectl: missing")
     print(f"cache: {cache_root()}")
     print(*missing, sep="\n", file=sys.stderr, end="\n" if missing else "")
     return 1 if missing else 0

@@ -7,9 +7,11 @@ Kubernetes' schemas come from the package kubernetes-validate, the Prometheus op
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,9 +21,10 @@ import pytest
 import yaml
 from kubernetes_validate.utils import ValidationError, validate
 
+from tests.servers import kubectl
 from tests.servers.cache import CHECKOUT, cache_root, cached, run
 from tests.servers.relay import run_command
-from tests.servers.shell import FENCE, Shell, blocks, shell_of_checkout
+from tests.servers.shell import FENCE, Shell, blocks, path_of, shell_of_checkout
 
 MANIFESTS = CHECKOUT / "docker" / "kubernetes"
 PAGE = (CHECKOUT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
@@ -51,6 +54,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     shutil.copytree(MANIFESTS, place / "docker" / "kubernetes")
     return shell_of_checkout(
         place,
+        PATH=os.pathsep.join((path_of(Path(sys.prefix)), str(kubectl.directory()))),
         RELAY_DSN="postgresql://relay:planted-one@db/app",
         OWNER_DSN="postgresql://owner:planted-two@db/app",
         KAFKA="kafka.example.org:9092",

