@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import PLACES, WIDTH, Delivered, Marking, tid
@@ -108,12 +109,13 @@ class Marker:
         """End. What may be marked now is tried once more, for `within` seconds."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        if within:
-            await self._finish(within)
-        if self._connection is not None:
-            await self._connection.close()
+        try:
+            await ended(self._task)
+            if within:
+                await self._finish(within)
+        finally:
+            if self._connection is not None:
+                await self._connection.close()
 
     async def _finish(self, within: float) -> None:
         try:

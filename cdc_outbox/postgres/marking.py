@@ -149,7 +149,11 @@ async def connect(settings: PostgresSettings, *, application_name: str, like: Co
             "the control connection is away", next="nothing to do: the relay reconnects by itself"
         )
     conn = await connect_control(settings, application_name=application_name, like=like)
-    await execute(conn, _SESSION)
+    try:
+        await execute(conn, _SESSION)
+    except BaseException:
+        await conn.close()
+        raise
     return conn
 
 

@@ -144,6 +144,37 @@ def test_a_stop_marks_what_is_confirmed_though_it_failed_before() -> None:
     assert (played.marked, marks.waiting) == (["{1}"], 0)
 
 
+def test_a_second_signal_within_the_last_marks_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Connection] = []
+    unused: Any = None
+    settings: Any = type("Settings", (), {"slot": "outbox_slot"})
+
+    async def connect(*_: object, **__: object) -> Connection:
+        made.append(Connection())
+        return made[-1]
+
+    async def scene() -> None:
+        marks, played = Marks(), Table(mute=True)
+        marks.begin([played])  # type: ignore[list-item]
+        marks.searched(None)
+        note(marks, table(), b"1")
+        marks.cut(100)
+        marks.confirmed(LSN(108))
+        marker = Marker(settings, marks, lambda: unused)
+        marker.start()
+        closing = asyncio.create_task(marker.close(within=5.0))
+        while not made:
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+
+    monkeypatch.setattr(marking, "connect", connect)
+    asyncio.run(scene())
+    assert [each.closed for each in made] == [True]
+
+
 def test_the_end_of_the_time_for_the_last_marks_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     marks = play(Table(mute=True), b"1", stopped=True, within=0.01)
     assert (marks.failing, marks.failures) == (None, {})
