@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import faults, log
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
     DecodingFailed,
@@ -470,12 +471,8 @@ class Relay:
             if not (stops and task.cancelled()):
                 task.result()
         finally:
-            stopped.cancel()
             # A second signal cancels us: the session still ends in order, before the last word is said.
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.exception()
+            await ended(task, stopped)
 
 
 def _marks(settings: Settings) -> Marks | None:

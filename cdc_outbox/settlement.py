@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import faults, log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     DrainExceeded,
     OtherServer,
@@ -163,10 +164,7 @@ class Settlement:
     async def close(self) -> None:
         """End the round under way."""
         if self._current is not None:
-            self._current.cancel()
-            await asyncio.wait({self._current})
-            if not self._current.cancelled():
-                self._current.exception()
+            await ended(self._current)
 
     async def _settle_with_control(self, *, everything: bool = False) -> None:
         """One round, begun anew on another control connection when the connection was lost before or in it."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from cdc_outbox import log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
     PostgresUnavailable,
@@ -318,8 +319,7 @@ async def _create_temporary(
             next="let them end, then run the same command again",
         ) from error
     finally:
-        making.cancel()
-        await asyncio.wait({making})
+        await ended(making)
 
 
 def _busy(found: slot.Slot) -> SlotBusy:

@@ -12,6 +12,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.statement import shape
@@ -70,12 +71,12 @@ async def watched(
     else each time, has raised. `reader` is the process id of the session, or None while it has no table. A look that is
     under way at the end is waited for, since one that is cancelled cuts its connection.
     """
-    ended = asyncio.Event()
-    looking = asyncio.create_task(_look_after(conn, reader, next, also, ended), name="look")
+    over = asyncio.Event()
+    looking = asyncio.create_task(_look_after(conn, reader, next, also, over), name="look")
     try:
         yield looking
     finally:
-        ended.set()
+        over.set()
         await asyncio.wait({looking})
         if not looking.cancelled():
             looking.exception()  # was seen, or is of no interest any more
@@ -90,10 +91,7 @@ async def unless(looking: asyncio.Task[None], work: Coroutine[Any, Any, Answer])
             looking.result()
         return await working
     finally:
-        working.cancel()
-        await asyncio.wait({working})
-        if not working.cancelled():
-            working.exception()
+        await ended(working)
 
 
 async def _look_after(
@@ -101,10 +99,10 @@ async def _look_after(
     reader: Callable[[], int | None],
     remedy: Callable[[], str],
     also: Callable[[], Awaitable[None]] | None,
-    ended: asyncio.Event,
+    over: asyncio.Event,
 ) -> None:
     wanted: str | None = None
-    while not ended.is_set():
+    while not over.is_set():
         if also is not None:
             await also()
         pid = reader()
@@ -115,4 +113,4 @@ async def _look_after(
             )
         wanted = waits
         with suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), LOOK if wanted is None else LOOK_AGAIN)
+            await asyncio.wait_for(over.wait(), LOOK if wanted is None else LOOK_AGAIN)
