@@ -83,10 +83,10 @@ class Flow:
     settlement: Settlement
     suspect: tuple[int, int] | None = None
     """Place of the row that was poison before: it is tried alone, and nothing after it is sent meanwhile."""
-    awaits_topic: bool = False
-    """Whether the reader waits for a topic."""
     fail_fast: bool = False
     """Whether a bus that is away is an end, and not waited for."""
+    _awaits_topic: bool = False
+    """Whether the reader waits for a topic."""
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """Stream until a stop is asked for, or everything is caught up. Raises what ended it otherwise."""
@@ -105,7 +105,7 @@ class Flow:
 
     async def _run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         reading = asyncio.create_task(self._read(), name="reader")
-        beating = asyncio.create_task(self._beat(), name="pulse")
+        beating = asyncio.create_task(pulse.beat(self.stream, self.intake), name="pulse")
         settling = asyncio.create_task(self.settlement.run(caught_up), name="settlement")
         minding = asyncio.create_task(self._mind(), name="bus")
         asked = [asyncio.create_task(end.wait()) for end in (stop, caught_up)]
@@ -202,10 +202,10 @@ class Flow:
                 self._hold(error)
             else:
                 break
-            self.awaits_topic = True
+            self._awaits_topic = True
             self.stream.alive()
             await asyncio.sleep(backoff.seconds())
-        self.awaits_topic = False
+        self._awaits_topic = False
 
     def _hold(self, error: CdcOutboxError) -> None:
         """Enter state `held` and say why, once for each cause. Raises it where we are to end: it may take for ever."""
@@ -232,7 +232,7 @@ class Flow:
             if state not in (State.STREAMING, State.HELD):
                 continue
             trouble = self.publisher.away or (self._owed() if silent > SILENT else None)
-            if self.awaits_topic:
+            if self._awaits_topic:
                 pass  # the reader has said so
             elif trouble is None:
                 said = now
@@ -254,13 +254,10 @@ class Flow:
             next="check that the brokers run; the relay goes on by itself when they do",
         )
 
-    async def _beat(self) -> None:
-        await pulse.beat(self.stream, self.intake, sender_timeout=self.stream.sender_timeout)
-
     async def _drain(self, beating: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
         """The end that was asked for: read on to the commit, settle everything, confirm it."""
         self.status.change(State.DRAINING)
-        self.awaits_topic = False
+        self._awaits_topic = False
         limit, began = self.settings.limits.drain, time.monotonic()
         draining = asyncio.create_task(self._read_to_commit(), name="drain")
         error: CdcOutboxError | None = None
@@ -276,7 +273,7 @@ class Flow:
         unconfirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
-        if self.ledger.unsettled or (self.ledger.in_transaction and not self.awaits_topic):
+        if self.ledger.unsettled or (self.ledger.in_transaction and not self._awaits_topic):
             late = (
                 f"{self.ledger.unsettled} batches were not confirmed by Kafka"
                 if self.ledger.unsettled
@@ -298,7 +295,7 @@ class Flow:
                     await self.stream.readable()
         except (Held, KafkaUnavailable) as error:
             # The transaction waits for the bus or the topic of a row, and comes again with the next start.
-            self.awaits_topic = True
+            self._awaits_topic = True
             _log.info("stopped within a transaction", reason=str(error), slot=self.status.slot)
         await self.publisher.settled()
 

@@ -26,12 +26,12 @@ SILENCE: Final = 15.0
 TICK: Final = 0.1
 
 
-async def beat(stream: ReplicationStream, intake: Intake, *, sender_timeout: float) -> None:
-    """Send status updates until the session ends. `sender_timeout`: the server's, in seconds, 0 for none.
+async def beat(stream: ReplicationStream, intake: Intake) -> None:
+    """Send status updates until the session ends, often enough for the server's patience with us.
 
     Raises PostgresUnavailable when the connection is dead, PostgresShutdown when the server asks in a storm.
     """
-    every = min(ASK_EVERY, sender_timeout / 3) if sender_timeout else ASK_EVERY
+    every = min(ASK_EVERY, stream.sender_timeout / 3) if stream.sender_timeout else ASK_EVERY
     asked = sent = -ASK_EVERY
     while True:
         now = time.monotonic()

@@ -259,8 +259,17 @@ class Relay:
             ending.push_async_callback(settlement.close)
             self.status.stream(Live(stream, ledger, publisher, intake), admission.position)
             self._say_start(admission)
-            flow = Flow(settings, self.status, stream, ledger, publisher, intake, settlement, self._suspect)
-            flow.fail_fast = self._fail_fast
+            flow = Flow(
+                settings,
+                self.status,
+                stream,
+                ledger,
+                publisher,
+                intake,
+                settlement,
+                suspect=self._suspect,
+                fail_fast=self._fail_fast,
+            )
             self._flowed = True
             if marker is not None:
                 marker.start()

@@ -45,10 +45,9 @@ class Beating:
 
         async def beat() -> None:
             self.stream = ScriptedStream()
+            self.stream.sender_timeout = self.sender_timeout
             self.end = self.now + seconds
-            await pulse.beat(
-                cast(Any, self.stream), cast(Any, self.intake), sender_timeout=self.sender_timeout
-            )
+            await pulse.beat(cast(Any, self.stream), cast(Any, self.intake))
 
         with pytest.raises(End):
             asyncio.run(beat())

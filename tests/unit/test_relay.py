@@ -47,7 +47,7 @@ class Stage:
         monkeypatch.setattr(module, "KafkaPublisher", lambda *_: self._publisher())
         monkeypatch.setattr(module, "Settlement", lambda *_, **__: SimpleNamespace(close=self._ends("round")))
         monkeypatch.setattr(module, "Intake", lambda *_: Mock(received=3, skipped={"bus": 1}))
-        monkeypatch.setattr(module, "Flow", lambda *_: SimpleNamespace(run=self._flow, suspect=None))
+        monkeypatch.setattr(module, "Flow", lambda *_, **__: SimpleNamespace(run=self._flow, suspect=None))
 
     async def _flow(self, *_: object) -> None:
         await self.flow()
