@@ -14,7 +14,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import reading_right, table_rows
+from cdc_outbox.postgres import reading_right, sqlstate, table_rows
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
 from cdc_outbox.postgres.unsent import COUNT_LIMIT
 from cdc_outbox.table.values import INTEGERS, Field
@@ -182,7 +182,7 @@ async def _equal(conn: Connection, plan: Plan, field: Field, value: str, flag: s
             raise UsageError(f"{flag} holds a zero byte", next="name a value that the table has")
         await execute(conn, query)
     except CdcOutboxError as error:
-        if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
+        if not sqlstate.of(error).startswith("22"):
             raise reading_right.named(error, plan.table, conn.info.user) from error
         raise UsageError(
             f"{flag} {value[:100]!r} is nothing that column {quote(field.name)} of {plan.table} can hold",

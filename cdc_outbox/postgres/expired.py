@@ -24,6 +24,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
+from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.connection import TRIGGERS_SEE_PUBLIC, Connection, execute
 from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.patience import patiently
@@ -228,8 +229,7 @@ class Expired:
         try:
             return await patiently(lambda _: ask())
         except CdcOutboxError as error:
-            state = getattr(error.__cause__, "sqlstate", None)
-            raise self._explained(error, str(state), relation) from error
+            raise self._explained(error, sqlstate.of(error), relation) from error
 
     def _explained(self, error: CdcOutboxError, state: str, relation: TableName) -> CdcOutboxError:
         if isinstance(error, MissingRight):

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import reading_right, server
+from cdc_outbox.postgres import reading_right, server, sqlstate
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.id_column import digest_of, indexed, text_of
 from cdc_outbox.postgres.rows import TableLocked
@@ -152,7 +152,7 @@ class Lookup:
         try:
             rows = await execute(self._conn, self._query, (_array(ids),))
         except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) == "55P03":
+            if sqlstate.of(error) == "55P03":
                 raise TableLocked from error
             raise
         found: dict[str, list[Found]] = {}

@@ -21,7 +21,7 @@ from psycopg import sql
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
-from cdc_outbox.postgres import whole
+from cdc_outbox.postgres import sqlstate, whole
 from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import (
@@ -233,8 +233,7 @@ def _tell_of_changed(each: Marking, known: Iterable[str], new: dict[str, Keys]) 
 
 def concerns_rows(error: BaseException) -> bool:
     """Whether it is a row that can't be marked, and would not be later: by a constraint, a trigger, its bytes."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return isinstance(error, ValueError) or state[:2] in _OF_ROWS
+    return isinstance(error, ValueError) or sqlstate.of(error)[:2] in _OF_ROWS
 
 
 class Marking:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.postgres import sqlstate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +32,7 @@ async def patiently(work: Callable[[int], Awaitable[Answer]]) -> Answer:
         try:
             return await work(attempt)
         except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) not in _IN_THE_WAY:
+            if sqlstate.of(error) not in _IN_THE_WAY:
                 raise
             await asyncio.sleep(AGAIN)
     return await work(ATTEMPTS)

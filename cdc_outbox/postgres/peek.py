@@ -35,7 +35,7 @@ from cdc_outbox.errors import (
     SlotBusy,
 )
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres import catalogue, protocol, publication, server, slip, slot, synchronous
+from cdc_outbox.postgres import catalogue, protocol, publication, server, slip, slot, sqlstate, synchronous
 from cdc_outbox.postgres.blocker import Blocker, blockers
 from cdc_outbox.postgres.connection import (
     Connection,
@@ -311,7 +311,7 @@ async def _create_temporary(
             seen = now or seen
         making.result()
     except CdcOutboxError as error:
-        if getattr(error.__cause__, "sqlstate", None) != "57014":
+        if sqlstate.of(error) != "57014":
             raise
         names = "; ".join(str(each) for each in seen) or "of sessions that this role can't see"
         raise SlotBlocked(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight
+from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def sample(
     try:
         return await _newest(conn, table, columns, payload, within)
     except CdcOutboxError as error:
-        if getattr(error.__cause__, "sqlstate", None) == "55P03":
+        if sqlstate.of(error) == "55P03":
             raise TableLocked from error
         raise
 

@@ -33,6 +33,7 @@ from cdc_outbox.postgres import (
     publication,
     slip,
     slot,
+    sqlstate,
     steps,
     witness,
 )
@@ -387,7 +388,7 @@ class _Init:
         except MissingRight:
             raise
         except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) not in _MADE_MEANWHILE:
+            if sqlstate.of(error) not in _MADE_MEANWHILE:
                 self.done(name, object_, "failed", statements)
                 raise
 
@@ -433,7 +434,7 @@ class _Init:
             self.refuse(error)
             return
         except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) not in _MADE_MEANWHILE:
+            if sqlstate.of(error) not in _MADE_MEANWHILE:
                 self.done(name, object_, "failed", statements)
                 raise
             self.done(name, object_, "existed", statements)

@@ -246,6 +246,11 @@ def error(
     )
 
 
+def of(failure: BaseException) -> str:
+    """The SQLSTATE of the server's error that one of ours was raised from; empty where there is none."""
+    return str(getattr(failure.__cause__, "sqlstate", None) or "")
+
+
 def from_exception(failure: Error, *, stage: Stage, role: str | None = None) -> CdcOutboxError:
     """Our error for one of psycopg's. `role` is who is connected, where that is known."""
     text = failure.diag.message_primary or _first_line(str(failure))

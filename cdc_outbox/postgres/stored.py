@@ -10,7 +10,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres import reading_right
+from cdc_outbox.postgres import reading_right, sqlstate
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
 from cdc_outbox.postgres.id_column import text_of
 
@@ -87,7 +87,7 @@ async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_i
 
 
 def _explained(error: CdcOutboxError, plan: Plan, event_id: str, role: str) -> CdcOutboxError:
-    state = str(getattr(error.__cause__, "sqlstate", None))
+    state = sqlstate.of(error)
     column, table = quote(plan.layout.id.name), plan.table
     if state[:2] == "22":
         words = str(error).partition(": ")[2]

@@ -159,7 +159,7 @@ async def _locked_by_another(conn: Connection, tables: Sequence[TableName]) -> T
         try:
             await execute(conn, sql.SQL(_LOCK).format(sql.Identifier(table.schema, table.name)))
         except CdcOutboxError as error:
-            if getattr(error.__cause__, "sqlstate", None) == "55P03":
+            if sqlstate.of(error) == "55P03":
                 return table
             raise reading_right.named(error, table, conn.info.user) from error
     return None
@@ -248,7 +248,7 @@ async def count(
     try:
         ((found,),) = await execute(conn, query, within=within)
     except CdcOutboxError as error:
-        if str(getattr(error.__cause__, "sqlstate", ""))[:2] in _OF_A_CONDITION:
+        if sqlstate.of(error)[:2] in _OF_A_CONDITION:
             raise _fails(table, str(error)) from error
         raise reading_right.named(error, table, conn.info.user) from error
     return int(found)

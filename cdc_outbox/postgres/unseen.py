@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, LiteralString, Protocol
 from psycopg import sql
 
 from cdc_outbox.errors import CdcOutboxError
-from cdc_outbox.postgres import lookup
+from cdc_outbox.postgres import lookup, sqlstate
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table.values import TIMESTAMPTZ
@@ -109,7 +109,7 @@ async def _read(
         moment = await lookup.moment(conn)
         rows = await execute(conn, query, within=LIMIT + 5)
     except CdcOutboxError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in ("55P03", "57014"):
+        if sqlstate.of(error) not in ("55P03", "57014"):
             raise
         return None
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, SetupError
-from cdc_outbox.postgres import lookup
+from cdc_outbox.postgres import lookup, sqlstate
 from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.rows import TableLocked
 from cdc_outbox.table.values import BYTEA, INT2, INT4, INT8
@@ -67,7 +67,7 @@ class SecondLook:
             except TableLocked:
                 await asyncio.sleep(0.5)
             except CdcOutboxError as error:
-                if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("22"):
+                if not sqlstate.of(error).startswith("22"):
                     raise
                 if len(texts) == 1:
                     return ()  # it is nothing that the column can hold

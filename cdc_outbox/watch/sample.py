@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import publication as publications
+from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres import witness as witnesses
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.publication import PublicationState
@@ -257,7 +258,7 @@ async def take(
         text = query(conn.info.server_version, before)
         rows = await execute(conn, text, wanted, within=within)
     except CdcOutboxError as error:
-        if before is None or getattr(error.__cause__, "sqlstate", None) not in _NO_MORE:
+        if before is None or sqlstate.of(error) not in _NO_MORE:
             raise
         return await take(conn, name, publication, tables, within=within)
     return _read(name, publication, tuple(tables), rows[0], asked_witness=_asks_witness(before))
