@@ -126,8 +126,10 @@ def test_a_long_transaction_that_was_delivered_is_no_stall(
     pipeline = make_pipeline(outbox, kafka, env={HOLD_CONFIRMATION: str(hold)}).prepare().init()
     thresholds = ("--warning", "stalled=4h", "--critical", f"stalled={limit:g}s")
     relay = pipeline.start("--max-events-per-second", "40", *thresholds)
-    hold.touch()
     pipeline.writer().write(rows, rows_per_transaction=rows)
+    # By then what came before the transaction is confirmed, and nothing more can be until it ends.
+    eventually(lambda: (value(relay, "events_published") or 0) > 120, PATIENCE, relay.text)
+    hold.touch()
     pipeline.value("select pg_logical_emit_message(false, 'noise', repeat('x', 3000000))::text")
 
     def seen() -> Mapping[str, Any]:
