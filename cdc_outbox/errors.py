@@ -72,6 +72,10 @@ class MissingRight(SetupError):
     """The role may not do what is needed."""
 
 
+class PasswordRefused(SetupError):
+    """PostgreSQL refuses a password that was asked for anew; the next one may be another."""
+
+
 class SynchronousStandby(SetupError):
     """The server counts us as a synchronous standby: the application's commits would wait for Kafka."""
 

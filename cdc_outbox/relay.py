@@ -26,6 +26,7 @@ from cdc_outbox.errors import (
     DrainExceeded,
     Held,
     KafkaUnavailable,
+    PasswordRefused,
     PoisonEvent,
     PostgresUnavailable,
     PublicationReplaced,
@@ -429,14 +430,16 @@ class Relay:
     def _may_go_on(self, error: CdcOutboxError) -> bool:
         """Whether to begin again.
 
-        What is wrong with the publication, or what the bus has against us, ends us at the start and holds us later.
+        What is wrong with the publication or a provider's password, or what the bus has against us, ends us at the
+        start and holds us later.
         """
         if isinstance(error, PublicationUnseen):
             # Decoding stops there for ever, even when the publication is there again.
             if str(error) == self._unseen:
                 return False
             self._unseen = str(error)
-        changed = (isinstance(error, PublicationWrong | PublicationReplaced) and self.status.admitted) or (
+        ours = PublicationWrong | PublicationReplaced | PasswordRefused
+        changed = (isinstance(error, ours) and self.status.admitted) or (
             isinstance(error, BusRefused) and self._stream_of is not None
         )
         if isinstance(error, DecodingFailed):

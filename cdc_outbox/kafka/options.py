@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from contextlib import suppress
-from functools import reduce
-from importlib import import_module
-from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError
 
+from cdc_outbox import hook
 from cdc_outbox.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,24 +122,11 @@ def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
 def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
     """The hook `sasl.oauthbearer.token.provider`: `module:callable`, called for each token, plain or async."""
     path = client["sasl.oauthbearer.token.provider"]
-    module, _, name = path.partition(":")
-    try:
-        function = reduce(getattr, name.split("."), import_module(module))
-    except Exception as error:
-        raise ConfigError(
-            f"kafka.client.sasl.oauthbearer.token.provider is {path!r}, which can't be imported: {error}",
-            next="name a callable that returns a token, as module:callable",
-        ) from error
-    if not callable(function):
-        raise ConfigError(
-            f"kafka.client.sasl.oauthbearer.token.provider is {path!r}, which can't be called",
-            next="name a callable that returns a token, as module:callable",
-        )
-    return TokenHook(function)
+    return TokenHook(hook.find("kafka.client.sasl.oauthbearer.token.provider", path, answers="token"))
 
 
 class TokenHook(AbstractTokenProvider):
-    """A user's callable as a source of tokens. A plain one runs in a thread, since it may wait for a server."""
+    """A user's callable as a source of tokens."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -152,35 +134,6 @@ class TokenHook(AbstractTokenProvider):
     async def token(self) -> str:
         """A fresh token. Raises KafkaError, whatever the callable raises, for that is what the client expects."""
         try:
-            token = (
-                self._function() if iscoroutinefunction(self._function) else await _in_thread(self._function)
-            )
-            return str(await token if isawaitable(token) else token)
+            return str(await hook.answer(self._function))
         except Exception as error:
-            # Its words may hold a secret; its type doesn't.
-            raise KafkaError(f"the token provider failed with {type(error).__name__}") from error
-
-
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    """What a function answers that may block. Unlike the loop's own threads, nobody waits for this one at the end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
-
-    def settle(answer: Any, failure: Exception | None) -> None:
-        if not done.done():
-            done.set_result((answer, failure))
-
-    def work() -> None:
-        answer, failure = None, None
-        try:
-            answer = function()
-        except BaseException as error:
-            failure = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
-        with suppress(RuntimeError):  # the loop is closed, and nobody is interested any more
-            loop.call_soon_threadsafe(settle, answer, failure)
-
-    Thread(target=work, name="token provider", daemon=True).start()
-    answer, failure = await done
-    if failure is not None:
-        raise failure
-    return answer
+            raise KafkaError(hook.why("the token provider", error)) from error

@@ -26,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
-from cdc_outbox.postgres import refusal, sqlstate
+from cdc_outbox.postgres import password, refusal, sqlstate
 from cdc_outbox.settings.dsn import LIBPQ_VARIABLES
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ async def connect_control(
     """An ordinary connection, autocommit, with our session settings.
 
     `like`: go to the very server that this other connection reached. `admin`: by the owner's DSN.
-    `timeout` is for each host, in seconds, unless the DSN has its own.
+    `timeout` is for each host, in seconds, unless the DSN has its own; as long has who is asked for a password.
 
-    Raises SetupError, MissingRight, UsageError, PostgresUnavailable or PostgresShutdown.
+    Raises SetupError, PasswordRefused, MissingRight, UsageError, ConfigError, PostgresUnavailable or PostgresShutdown.
     """
     dsn = (settings.admin_dsn or settings.dsn) if admin else settings.dsn
-    conn = await _connect(dsn, application_name, timeout, like, {})
+    conn = await _connect(dsn, settings.password_provider, application_name, timeout, like, {})
     conn.prepare_threshold = 5  # the guard asks the same every second
     later = sql.SQL(_CONTROL_17) if conn.info.server_version >= 170000 else sql.SQL("")
     return await _prepared(conn, sql.SQL(_OUTPUT) + sql.SQL(_CONTROL) + later, "control")
@@ -122,7 +122,10 @@ async def connect_replication(
     In a SQL_ASCII database its client_encoding is SQL_ASCII, so that bytes pass as they are. Arguments
     and errors as for `connect_control`.
     """
-    conn = await _connect(settings.dsn, application_name, timeout, like, {"replication": "database"})
+    replication = {"replication": "database"}
+    conn = await _connect(
+        settings.dsn, settings.password_provider, application_name, timeout, like, replication
+    )
     statements = sql.SQL(_OUTPUT) + sql.SQL(_WAL_SENDER)
     if conn.info.server_version >= 170000:
         statements += sql.SQL(_CONTROL_17)
@@ -224,7 +227,12 @@ def place(conn: Connection) -> str:
 
 
 async def _connect(
-    dsn: str, application_name: str, within: float, like: Connection | None, extra: Mapping[str, str]
+    dsn: str,
+    provider: str | None,
+    application_name: str,
+    within: float,
+    like: Connection | None,
+    extra: Mapping[str, str],
 ) -> Connection:
     try:
         given = conninfo_to_dict(dsn)
@@ -243,6 +251,9 @@ async def _connect(
         wanted.pop("hostaddr", None)
         if like.info.hostaddr:
             wanted["hostaddr"] = like.info.hostaddr
+    asked = None if "password" in wanted else provider
+    if asked is not None:
+        wanted["password"] = await password.ask(asked, wanted, within=within)
     try:
         return await psycopg.AsyncConnection.connect(
             make_conninfo(**wanted), autocommit=True, prepare_threshold=None
@@ -251,7 +262,7 @@ async def _connect(
         # Whoever keeps it would keep the connection that was half made, and the server a session.
         raise cancelled.with_traceback(None) from None
     except (psycopg.Error, OSError) as failure:
-        explained = await refusal.explain(failure, wanted)
+        explained = await refusal.explain(failure, wanted, provider=asked)
         if not dsn and not any(os.environ.get(name) for name in LIBPQ_VARIABLES):
             raise refusal.without_dsn(explained) from None
         raise explained from None

@@ -28,7 +28,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from cdc_outbox.errors import CdcOutboxError, PostgresGone, PostgresUnavailable, SetupError
+from cdc_outbox.errors import CdcOutboxError, PasswordRefused, PostgresGone, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import sqlstate
 from cdc_outbox.settings.secret import SECRET_WORDS, Redactor
 
@@ -109,8 +109,10 @@ _SETTINGS: Final = (
 )
 
 
-async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutboxError:
-    """Our error for a failed connection attempt with these connection parameters."""
+async def explain(
+    failure: Exception, parameters: Mapping[str, str], *, provider: str | None = None
+) -> CdcOutboxError:
+    """Our error for a failed connection attempt with these connection parameters. `provider`: who gave the password."""
     text = _last(str(failure))
     shown = _redactor(parameters).redact(text)
     where = place(_with_defaults(parameters))
@@ -130,6 +132,12 @@ async def explain(failure: Exception, parameters: Mapping[str, str]) -> CdcOutbo
     if state is None:
         return PostgresUnavailable(f"can't connect to PostgreSQL at {where}: {shown}", next=NETWORK)
     words = shown.removeprefix("FATAL:").strip()
+    # By PAM, as Amazon checks its tokens, a wrong password is told by another SQLSTATE.
+    if provider is not None and (state == "28P01" or (state == "28000" and "PAM" in words)):
+        return PasswordRefused(
+            f"PostgreSQL refuses the password that {provider} gives: {words}, at {where}",
+            next=f"check that {provider} knows the password of role {_user(failure, parameters)}",
+        )
     return sqlstate.error(state, "connect", f"{words}, at {where}", role=_user(failure, parameters))
 
 

@@ -153,6 +153,7 @@ def _assemble(
             slot=of("postgres.slot"),
             publication=of("postgres.publication"),
             guard_interval=of("postgres.guard_interval"),
+            password_provider=of("postgres.password_provider"),
         ),
         outbox=OutboxSettings(
             tables=of("outbox.table"),

@@ -8,16 +8,14 @@ https://kafka.apache.org/documentation/#producerconfigs
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from cdc_outbox.settings.entries import OptionEntries
 from cdc_outbox.settings.kind import Kind, Refused
+from cdc_outbox.settings.kind.address import Callable
 from cdc_outbox.settings.kind.amount import Integer
 from cdc_outbox.settings.kind.word import Choice
 from cdc_outbox.settings.model import SECRET_CLIENT_NAMES
-
-_PROVIDER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 
 SPELLINGS: Final = {
     "sasl.mechanisms": "sasl.mechanism",
@@ -52,15 +50,6 @@ DECIDED_HERE: Final = {
 """Options that the relay sets itself, and what to do instead."""
 
 
-class _Provider(Kind):
-    """A Python callable, `module:callable`."""
-
-    def text(self, text: str) -> str:
-        if not _PROVIDER.fullmatch(text):
-            raise ValueError("it must name a Python callable as module:callable")
-        return text
-
-
 class _Only(Kind):
     """An option with one value that keeps the promise."""
 
@@ -90,11 +79,14 @@ KINDS: Final[dict[str, Kind]] = {
         fold=str.upper,
     ),
     "sasl.mechanism": Choice(
-        *("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"), weak=("PLAIN",), fold=str.upper
+        *("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+        weak=("PLAIN",),
+        others={"AWS_MSK_IAM": "OAUTHBEARER"},
+        fold=str.upper,
     ),
     "sasl.username": Kind("relay"),
     "sasl.password": Kind("…"),
-    "sasl.oauthbearer.token.provider": _Provider("my_company.tokens:fetch"),
+    "sasl.oauthbearer.token.provider": Callable("my_company.tokens:fetch"),
     "ssl.ca.location": Kind("/etc/ssl/kafka/ca.pem"),
     "ssl.certificate.location": Kind("/etc/ssl/kafka/client.pem"),
     "ssl.key.location": Kind("/etc/ssl/kafka/client.key"),

@@ -14,7 +14,7 @@ from cdc_outbox.settings.client import CLIENT
 from cdc_outbox.settings.dsn import Dsn
 from cdc_outbox.settings.entries import Entries, StatusEntries
 from cdc_outbox.settings.kind import Kind
-from cdc_outbox.settings.kind.address import Address, Connection, FilePath, Servers
+from cdc_outbox.settings.kind.address import Address, Callable, Connection, FilePath, Servers
 from cdc_outbox.settings.kind.amount import Duration, Integer, Rate, Size
 from cdc_outbox.settings.kind.name import Identifier, Key, SlotName, Tables
 from cdc_outbox.settings.kind.word import Boolean, Choice, Plain, Values
@@ -95,6 +95,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         environment=("CDC_OUTBOX_ADMIN_DSN",),
         secret=True,
         own_group="admin",
+    ),
+    Setting(
+        "postgres.password_provider",
+        Callable("my_company.passwords:fetch"),
+        "A function of yours that is asked for the password before each new connection, where the DSN has none; "
+        "cdc_outbox.aws:rds is Amazon's IAM.",
     ),
     Setting(
         "postgres.slot",

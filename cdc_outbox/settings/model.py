@@ -48,13 +48,17 @@ class ClientOptions(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
-    """Where the rows come from. `dsn` is libpq's (URL or `key=value` words); empty: libpq's defaults."""
+    """Where the rows come from. `dsn` is libpq's (URL or `key=value` words); empty: libpq's defaults.
+
+    `password_provider`, `module:callable`, is asked for a password before each connection, where a DSN has none.
+    """
 
     dsn: str = field(repr=False)
     admin_dsn: str = field(repr=False)
     slot: str
     publication: str
     guard_interval: float
+    password_provider: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

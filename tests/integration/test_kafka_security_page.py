@@ -26,7 +26,7 @@ KEY_PASSWORD = "the key's own secret"
 
 
 def test_each_block_is_marked_and_has_a_test() -> None:
-    assert [*BLOCKS] == ["password", "file", "certificate", "token", "rights", "check"]
+    assert [*BLOCKS] == ["password", "file", "certificate", "token", "msk", "rights", "check"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS)
 
 
@@ -124,3 +124,18 @@ def test_a_token(
     shell.export(KAFKA=secure_kafka.address("SASL_SSL"))
     shell.run(BLOCKS["token"])
     relayed(shell, launched, secure_kafka, topic)
+
+
+def test_amazon_msk_with_iam(shell: Shell, secure_kafka: KafkaBroker, topic: str) -> None:
+    """A broker that isn't Amazon's gets the token, and refuses it."""
+    secret = "planted/secret+key"
+    shell.export(
+        KAFKA=secure_kafka.address("SASL_SSL"),
+        CDC_OUTBOX_KAFKA_SSL_CA_LOCATION="ca.pem",
+        AWS_ACCESS_KEY_ID="AKIAPLANTEDPLANTED00",
+        AWS_SECRET_ACCESS_KEY=secret,
+    )
+    shell.run(BLOCKS["msk"])
+    said = shell.run("cdc-outbox start --no-http --fail-fast", code=1).stderr
+    assert "refuses us" in said
+    assert secret not in said

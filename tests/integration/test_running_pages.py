@@ -110,7 +110,7 @@ def test_rotating_the_password(
     role: Callable[[str], str],
     launched: Callable[[Shell, str], Running],
 ) -> None:
-    assert list(ROTATE) == ["password", "file", "start", "token"]
+    assert list(ROTATE) == ["password", "file", "start", "module", "provider", "token"]
     kafka.create_topic(outbox_topic)
     new = secrets.token_hex(8)
     file = shell.home / "dsn"
@@ -163,6 +163,22 @@ def test_rotating_the_password(
     assert second.process.wait(60) == 78  # as the page says of a relay that comes back with the old password
 
 
+@pytest.mark.xdist_group("outbox_relay")
+def test_a_password_that_the_relay_asks_for(
+    outbox: Database, shell: Shell, role: Callable[[str], str]
+) -> None:
+    module = ROTATE["module"].replace("/run/secrets", str(shell.home))
+    (shell.home / "passwords.py").write_text(module)
+    (shell.home / "outbox_relay").write_text(f"{PASSWORD}\n")
+    given = psycopg.conninfo.conninfo_to_dict(role(PASSWORD))
+    shell.export(DB=f"{given['host']}:{given['port']}")
+    # Where the package is installed, its place needn't be said.
+    block = ROTATE["provider"].replace("/app", f"/{outbox.name}").replace("$PWD", f"$PWD:{CHECKOUT}")
+    said = shell.run(block)
+    assert "outbox_relay" in said.stdout
+    assert PASSWORD not in said.stdout + said.stderr
+
+
 @pytest.mark.parametrize("name", list(TUNE))
 def test_the_settings_of_the_page_on_tuning(name: str, shell: Shell) -> None:
     assert list(TUNE) == ["compression", "limits", "topics"]
@@ -171,7 +187,16 @@ def test_the_settings_of_the_page_on_tuning(name: str, shell: Shell) -> None:
 
 
 def test_doctor_as_the_page_on_clouds_calls_it(outbox: Database, shell: Shell) -> None:
-    assert list(CLOUD) == ["doctor"]
+    assert list(CLOUD) == ["doctor", "iam"]
     shell.export(CDC_OUTBOX_DSN=outbox.dsn)
     shell.run("cdc-outbox init")
     assert "postgres" in shell.run(CLOUD["doctor"]).stdout.lower()
+
+
+def test_the_settings_of_amazons_iam(shell: Shell) -> None:
+    """No server of Amazon's can be had here: that they are settings is all that is tried."""
+    shell.export(RDS_ENDPOINT="app.abcdefghijkl.eu-central-1.rds.amazonaws.com")
+    shell.run(CLOUD["iam"])
+    shown = shell.run("cdc-outbox config show").stdout
+    assert "cdc_outbox.aws:rds" in shown
+    assert "amazonaws" not in shown

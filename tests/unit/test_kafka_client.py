@@ -237,7 +237,7 @@ def test_a_token_hook_that_hangs_holds_up_no_end() -> None:
         began = time.monotonic()
         asyncio.run(given_up())
         assert time.monotonic() - began < 10
-        [thread] = [each for each in threading.enumerate() if each.name == "token provider"]
+        [thread] = [each for each in threading.enumerate() if each.name == "hook"]
         assert thread.daemon, "the interpreter would wait for it"
     finally:
         free.set()

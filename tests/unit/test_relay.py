@@ -19,6 +19,7 @@ from cdc_outbox.errors import (
     DecodingFailed,
     DrainExceeded,
     GapFound,
+    PasswordRefused,
     PoisonEvent,
     PostgresUnavailable,
     PublicationUnseen,
@@ -173,6 +174,33 @@ def test_wal_that_fails_to_decode_at_the_same_place_again_is_no_outage(stage: St
     assert stage.relay.status.state is State.HELD
     assert states[:2] == [State.STREAMING, State.STREAMING]
     assert states[2:] == [State.HELD, State.HELD]
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+def test_a_password_that_was_asked_for_and_is_refused_ends_a_start_and_holds_who_was_let_in(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, admitted: bool
+) -> None:
+    """Also a standby, which has never streamed."""
+    stage.relay.status.admitted = admitted
+    admission, states = stage._admission, []
+
+    def refuses() -> SimpleNamespace:
+        async def refuse() -> None:
+            states.append(stage.relay.status.state)
+            if len(states) == 2:
+                stage.relay.stop()
+            raise PasswordRefused("wrong", next="look it up")
+
+        return SimpleNamespace(**{**vars(admission()), "open": refuse})
+
+    monkeypatch.setattr(stage, "_admission", refuses)
+    if admitted:
+        run(stage.relay)
+        assert states[1] is State.HELD
+    else:
+        with pytest.raises(PasswordRefused):
+            run(stage.relay)
+    assert len(states) == (2 if admitted else 1)
 
 
 def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

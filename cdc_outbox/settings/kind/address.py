@@ -1,4 +1,4 @@
-"""Where something is found: servers, an address to listen on, a file, a database."""
+"""Where something is found: servers, an address to listen on, a file, a database, a function."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from cdc_outbox.settings.dsn import Dsn, parse_dsn
 from cdc_outbox.settings.kind import Kind, Unquotable, one_or_more
 
+_CALLABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+)(?::([0-9]{1,5}))?", re.ASCII)
 
 
@@ -91,3 +92,15 @@ class Connection(Kind):
 
     def schema(self) -> dict[str, object]:
         return {"type": "string"}
+
+
+class Callable(Kind):
+    """A Python callable, `module:callable`."""
+
+    def __init__(self, example: str) -> None:
+        super().__init__(example, "MODULE:CALLABLE")
+
+    def text(self, text: str) -> str:
+        if not _CALLABLE.fullmatch(text):
+            raise ValueError("it must name a Python callable as module:callable")
+        return text
