@@ -54,6 +54,7 @@ def test_the_image_and_all_that_is_around_it(engine: Engine, tmp_path: Path) -> 
     engine.shell(CHECKOUT).run(BLOCKS["build"])
     the_image_is_small_and_holds_nothing_else(engine)
     the_image_needs_no_right_and_no_file(engine)
+    another_one_knows_amazon(engine)
     compose_builds_the_same_image(engine)
     the_whole_file_is_one(engine)
     compose_up_and_an_event_flows(engine, tmp_path)
@@ -100,6 +101,20 @@ def the_image_needs_no_right_and_no_file(engine: Engine) -> None:
     said = engine.docker("run", *confined, "--entrypoint", "python", IMAGE, "-c", script)
     assert said.startswith("binary Europe/Berlin")
     assert "'x509_ca': 0" not in said
+
+
+def another_one_knows_amazon(engine: Engine) -> None:
+    argument = "--build-arg EXTRAS=speed,compression,aws"
+    assert argument in PAGE
+    engine.shell(CHECKOUT).run(BLOCKS["build"].replace(f"--tag {IMAGE}", f"--tag {IMAGE}-aws {argument}"))
+    host = "a.b.eu-central-1.rds.amazonaws.com"
+    password = f"from cdc_outbox import aws; print(aws.rds(host={host!r}, port='5432', user='u'))"
+    planted = ["--env", "AWS_ACCESS_KEY_ID=planted", "--env", "AWS_SECRET_ACCESS_KEY=planted"]
+    said = engine.docker(
+        "run", "--rm", "--read-only", *planted, "--entrypoint", "python", f"{IMAGE}-aws", "-c", password
+    )
+    assert said.startswith(f"{host}:5432/?Action=connect&DBUser=u&")
+    engine.docker("image", "rm", f"{IMAGE}-aws")
 
 
 def around(engine: Engine, tmp_path: Path) -> Shell:

@@ -88,6 +88,7 @@ def _wheels() -> Path:
         *project["project"]["dependencies"],
         *extras["speed"],
         *extras["compression"],
+        *extras["aws"],
     ]
     key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:12]
 
