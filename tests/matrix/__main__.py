@@ -2,7 +2,7 @@
 
 Each has a virtual environment of its own in the cache, made by uv with the lowest or the newest versions that
 `pyproject.toml` allows; in it the unit and property tests run, and an event goes through real servers. A Python that
-isn't on this machine is said to be missing; it fails nothing. Exits 1 where a row failed.
+can't be had on this machine is said to be missing; it fails nothing. Exits 1 where a row failed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.servers.cache import CHECKOUT
+from tests.matrix import debian
+from tests.servers.cache import CHECKOUT, Missing
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+OF_THE_LOWEST: Final = ("3.11", "3.13")
+"""The oldest, and the newest that the lowest versions of dependencies have wheels for."""
+
 OLD_KAFKA: Final = "3.9.1"
 UV: Final = CHECKOUT / ".cache" / "release" / "bin" / "uv"
 HOME: Final = CHECKOUT / ".cache" / "matrix"
@@ -44,17 +49,18 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Newest dependencies on every Python, the lowest on the oldest and the newest one, Kafka 3.9 on one."""
+    """Newest dependencies on every Python, the lowest on two, Kafka 3.9 on one."""
     here = [version for version in PYTHONS if interpreter(version)]
     for version in PYTHONS:
         yield Row(version)
-    for version in dict.fromkeys((here[0], here[-1])):
+    for version in OF_THE_LOWEST:
         yield Row(version, "lowest-direct")
     yield Row(here[0], kafka=OLD_KAFKA)
 
 
+@cache
 def interpreter(version: str) -> str | None:
-    """A Python of that version: by its name, or one that pyenv has."""
+    """A Python of that version: by its name, one that pyenv has, or one of Debian's next release."""
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(f"python{version}"), *map(str, sorted(kept.glob(f"{version}.*/bin/python")))]
     for each in filter(None, candidates):
@@ -63,7 +69,12 @@ def interpreter(version: str) -> str | None:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         if done.returncode == 0 and done.stdout.strip() == version:
             return each
-    return None
+    try:
+        fetched = debian.interpreter(version)
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return None
+    return str(fetched) if fetched else None
 
 
 def run(row: Row, python: str) -> str | None:
@@ -78,7 +89,7 @@ def run(row: Row, python: str) -> str | None:
         tests += ["tests/integration/test_messages.py", "tests/integration/test_topics.py"]
     steps: list[list[str | Path]] = [
         [UV, "venv", "--quiet", "--clear", "--python", python, venv],
-        [UV, "pip", "install", "--quiet", "--resolution", row.resolution, "--editable", ".[demo,compression,speed]",
+        [UV, "pip", "install", "--quiet", "--resolution", row.resolution, "--editable", ".[demo,compression,speed,aws]",
          "--group", "test", "--group", "docs"],
         [venv / "bin" / "python", "-m", "pytest", *workers, *tests],
     ]  # fmt: skip
