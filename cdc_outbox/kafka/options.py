@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 
 from cdc_outbox import hook
 from cdc_outbox.errors import ConfigError
+from cdc_outbox.kafka import bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,6 +122,7 @@ def _tls(client: Mapping[str, str]) -> ssl.SSLContext:
 
 def _token_provider(client: Mapping[str, str]) -> AbstractTokenProvider:
     """The hook `sasl.oauthbearer.token.provider`: `module:callable`, called for each token, plain or async."""
+    bearer.install()
     path = client["sasl.oauthbearer.token.provider"]
     return TokenHook(hook.find("kafka.client.sasl.oauthbearer.token.provider", path, answers="token"))
 

@@ -23,7 +23,7 @@ from aiokafka.errors import (
 )
 
 from cdc_outbox.errors import ConfigError, KafkaUnavailable
-from cdc_outbox.kafka import client, options, refusal
+from cdc_outbox.kafka import bearer, client, options, refusal
 from cdc_outbox.settings.model import ClientOptions, KafkaSettings, TopicSettings
 from tests.servers.security import certificates
 
@@ -182,6 +182,18 @@ def test_token_hooks(hook: str, token: str) -> None:
         )
     )
     assert asyncio.run(arguments["sasl_oauth_token_provider"].token()) == token
+
+
+@pytest.mark.parametrize(("answer", "ends"), [(b"", True), (b'{"status":"invalid_token"}', False)])
+def test_a_broker_that_has_something_against_a_token_is_heard_out(answer: bytes, ends: bool) -> None:
+    async def talk() -> list[object]:
+        proof = bearer.Bearer(sasl_oauth_token_provider=options.TokenHook(plain_token))
+        return [await proof.step(payload) for payload in (None, answer, answer)]
+
+    first, second, third = asyncio.run(talk())
+    assert first == (b"n,,\x01auth=Bearer plain\x01\x01", True)
+    assert second == (None if ends else (b"\x01", True))
+    assert third is None
 
 
 @pytest.mark.parametrize("hook", ["no_such_module:x", f"{__name__}:nothing", f"{__name__}:NOT_CALLABLE"])
