@@ -182,9 +182,10 @@ class Kafka(ABC):
         eventually(led, 20, f"leaders for topic {name}")
 
     def create_partitions(self, name: str, partitions: int) -> None:
-        """Raise a topic's number of partitions."""
+        """Raise a topic's number of partitions; returns when the broker tells its clients of them."""
         admin = self.admin()
         _done(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=20))
+        eventually(lambda: self.topics()[name] == partitions, 20, f"{partitions} partitions of topic {name}")
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; returns when the broker doesn't list it any more."""
@@ -208,7 +209,7 @@ class Kafka(ABC):
         return {name: len(topic.partitions) for name, topic in listed.items() if not name.startswith("__")}
 
     def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
-        """Change a topic's configuration; None goes back to the default."""
+        """Change a topic's configuration; None goes back to the default. Returns when the broker says so itself."""
         entries = [
             ConfigEntry(
                 key,
@@ -220,6 +221,16 @@ class Kafka(ABC):
         admin = self.admin()
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         _done(admin.incremental_alter_configs([resource]))
+
+        def configured() -> bool:
+            [asked] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+            found = asked.result(30)
+            return all(
+                found[key].is_default if value is None else found[key].value == value
+                for key, value in config.items()
+            )
+
+        eventually(configured, 20, f"{config} of topic {name}")
 
     @abstractmethod
     def close(self) -> None:
@@ -240,6 +251,18 @@ def _rule(user: str, operation: str, topic: str) -> AclBinding:
         "*",
         AclOperation[operation.upper()],
         AclPermissionType.ALLOW,
+    )
+
+
+def _same(rule: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        rule.restype,
+        rule.name,
+        rule.resource_pattern_type,
+        rule.principal,
+        rule.host,
+        rule.operation,
+        rule.permission_type,
     )
 
 
@@ -372,24 +395,23 @@ class KafkaBroker(Kafka):
             )
 
     def allow(self, user: str, operation: str, topic: str) -> None:
-        """Allow `user` an operation, such as "write" or "describe", on a topic; "*" for all topics."""
-        admin = self.admin()
-        _done(admin.create_acls([_rule(user, operation, topic)]))
+        """Allow `user` an operation, such as "write" or "describe", on a topic; "*" for all topics.
+
+        Returns when the broker goes by it: the controller answers before that.
+        """
+        rule, admin = _rule(user, operation, topic), self.admin()
+        _done(admin.create_acls([rule]))
+        eventually(lambda: self._goes_by(rule), 20, f"{user} may {operation} {topic}")
 
     def withdraw(self, user: str, operation: str, topic: str) -> None:
-        """End what `allow` gave, word for word the same."""
+        """End what `allow` gave, word for word the same; returns when the broker goes by that."""
+        rule, admin = _rule(user, operation, topic), self.admin()
+        _done(admin.delete_acls([_same(rule)]))
+        eventually(lambda: not self._goes_by(rule), 20, f"{user} may no more {operation} {topic}")
+
+    def _goes_by(self, rule: AclBinding) -> bool:
         admin = self.admin()
-        rule = _rule(user, operation, topic)
-        ended = AclBindingFilter(
-            rule.restype,
-            rule.name,
-            rule.resource_pattern_type,
-            rule.principal,
-            rule.host,
-            rule.operation,
-            rule.permission_type,
-        )
-        _done(admin.delete_acls([ended]))
+        return bool(admin.describe_acls(_same(rule)).result(30))
 
     def launch(self) -> None:
         """Start the broker's process without waiting."""
