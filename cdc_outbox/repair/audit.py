@@ -35,7 +35,6 @@ from cdc_outbox.kafka.reading import Place, Reading, Span, reading
 from cdc_outbox.postgres import chosen, server, slot, table_rows, wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
-from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen, Window
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.zoneless import zoneless
@@ -43,19 +42,18 @@ from cdc_outbox.repair import books as entry
 from cdc_outbox.repair import slot_search
 from cdc_outbox.repair.books import Books, Reader, ids_placed
 from cdc_outbox.repair.judgement import Judge, Rules
+from cdc_outbox.repair.planned import planned
 from cdc_outbox.repair.report import Report, iso
 from cdc_outbox.repair.second_look import SecondLook
 from cdc_outbox.settings.units import format_size
 from cdc_outbox.table import template
 from cdc_outbox.table.compiler import DEFAULT_TOPIC
-from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
     from typing import TypeAlias, TypeVar
 
-    from cdc_outbox.event import TableName
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.repair.books import IdFrom
     from cdc_outbox.repair.judgement import Stray
@@ -144,7 +142,7 @@ class _Audit:
     async def run(self) -> Report:
         settings, wish = self._settings, self._wish
         window = await chosen.window(self._owner, wish.window)
-        plans = [await self._plan(table) for table in settings.outbox.tables]
+        plans = [await planned(settings, self._owner, table) for table in settings.outbox.tables]
         timed = all("created_at" in plan.optional for plan in plans)
         if not timed:
             self._part = f"{NAMES_TIME} {self._part}"
@@ -214,11 +212,6 @@ class _Audit:
             )
 
     # The table
-
-    async def _plan(self, table: TableName) -> Plan:
-        settings = self._settings
-        mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        return await required(self._owner, mapping, table, settings.postgres.publication)
 
     async def _sources(self, plans: list[Plan], window: Window) -> list[AuditedRows]:
         """What to read; and find out what rows are that aren't acknowledged."""

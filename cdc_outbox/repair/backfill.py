@@ -501,11 +501,3 @@ async def _portions(reader: Connection, chosen: Sequence[Waiting]) -> AsyncItera
     for each in chosen:
         async for chunk in each.rows(reader):
             yield each.plan, chunk
-
-
-async def _cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and see it end; what it raised is somebody else's business, or was seen before."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
 from cdc_outbox.postgres import expired
 from cdc_outbox.postgres.acknowledged import Undecided, acknowledged, unless_undecided
-from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import NAMES_TIME
 from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.postgres.expired import Count, Expired
 from cdc_outbox.postgres.partitions import Partitions
 from cdc_outbox.postgres.standing import standing
+from cdc_outbox.repair.planned import planned
 from cdc_outbox.settings import format_duration
-from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -246,12 +245,6 @@ async def _counted(rows: Expired, share: float) -> Count:
     for piece in await rows.pieces():
         found += await gently(share, partial(rows.count, piece))
     return found
-
-
-async def planned(settings: Settings, conn: Connection, table: TableName) -> Plan:
-    """How the rows of a table are read. Raises MappingError, and SetupError where there is none."""
-    mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-    return await required(conn, mapping, table, settings.postgres.publication)
 
 
 def aged(plan: Plan, older_than: float) -> Field | None:

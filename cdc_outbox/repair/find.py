@@ -27,7 +27,7 @@ from cdc_outbox.postgres.id_column import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repair.books import Reader, ids_placed
-from cdc_outbox.repair.cleanup import planned
+from cdc_outbox.repair.planned import planned
 from cdc_outbox.table.mapping import Mapping
 from cdc_outbox.table.unfit import Unfit
 from cdc_outbox.table.values import epoch_us

@@ -31,12 +31,12 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import chosen as choosing
 from cdc_outbox.postgres import lookup, peek, table_rows, wanted
 from cdc_outbox.postgres.acknowledged import acknowledged
-from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
 from cdc_outbox.postgres.waiting import written_order
 from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair.passage import Passage
+from cdc_outbox.repair.planned import planned
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -242,7 +242,9 @@ class Replay:
             held, _ = await stack.enter_async_context(self._standing())
             watcher = await connect_control(self._settings.postgres, application_name=APPLICATION_NAME)
             stack.push_async_callback(watcher.close)
-            passage = Passage(self._settings, [await self._plan(watcher)], moved=moved)
+            passage = Passage(
+                self._settings, [await planned(self._settings, watcher, self._table)], moved=moved
+            )
             portions = await stack.enter_async_context(aclosing(self._portions(held)))
             looking = await stack.enter_async_context(self._looking(watcher))
             moving = asyncio.create_task(passage.run(portions), name="passage")
@@ -312,7 +314,7 @@ class Replay:
             await table_rows.patient(owner)
             self._reader = owner.info.backend_pid
             stack.callback(self._read_no_more)
-            plan = await self._plan(owner)
+            plan = await planned(self._settings, owner, self._table)
             condition = await choosing.condition(
                 owner,
                 plan,
@@ -344,11 +346,6 @@ class Replay:
 
     def _read_no_more(self) -> None:
         self._reader = None
-
-    async def _plan(self, conn: Connection) -> Plan:
-        settings = self._settings
-        mapping = Mapping(settings.outbox, settings.postgres.slot, source="replay")
-        return await required(conn, mapping, self._table, settings.postgres.publication)
 
     async def _proof(self, owner: Connection) -> Acknowledged:
         """What the witness proves to be delivered."""
