@@ -25,7 +25,6 @@ from tests.unit.sampled import AT, sample, slot
 
 LSNS = st.integers(min_value=0, max_value=2**63).map(LSN)
 SIZES = st.integers(min_value=0, max_value=2**62)
-maybe = st.none
 NAMES = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 
 slots = st.builds(
