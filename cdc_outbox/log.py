@@ -14,9 +14,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Literal
+
+from cdc_outbox.instant import iso_seconds
 
 OURS: Final = "cdc_outbox"
 
@@ -183,7 +184,7 @@ class _Formatter(logging.Formatter):
     def document(self, record: logging.LogRecord) -> dict[str, object]:
         """The record as ordered keys and plain, redacted values."""
         document: dict[str, object] = {
-            "ts": _timestamp(record.created),
+            "ts": iso_seconds(record.created),
             "level": record.levelname.lower(),
         }
         if is_ours(record):
@@ -247,10 +248,6 @@ def _word(value: object) -> str:
     if value and value.isprintable() and not any(letter in value for letter in ' "='):
         return value
     return json_text(value)
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def plain(value: object, redact: Callable[[str], str]) -> object:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import click
 
 from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.instant import iso
 from cdc_outbox.settings.secret import Redactor
 
 INTERRUPTED = 130
@@ -90,7 +91,7 @@ class Reporter:
         from cdc_outbox.log import json_line
 
         document = {
-            "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "ts": iso(datetime.now(UTC)),
             "level": "error",
             "event": "stopped",
             "error": message,

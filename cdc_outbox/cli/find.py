@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
-from cdc_outbox.cli.shown import EPOCH, time
+from cdc_outbox.instant import iso_us, since_epoch
 from cdc_outbox.watch.words import printable
 
 if TYPE_CHECKING:
@@ -147,11 +147,11 @@ def _short(text: str | None) -> str:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else time(us)
+    return None if us is None else iso_us(us)
 
 
 def _age(us: int) -> str:
     from cdc_outbox.cli.progress import duration
 
-    now = (datetime.now(UTC) - EPOCH) // timedelta(microseconds=1)
+    now = since_epoch(datetime.now(UTC))
     return duration(max(0.0, (now - us) / 1_000_000))

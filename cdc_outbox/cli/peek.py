@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options, until_signal
-from cdc_outbox.cli.shown import time
 from cdc_outbox.errors import UsageError
+from cdc_outbox.instant import iso_us
 from cdc_outbox.log import json_text
 from cdc_outbox.settings.units import parse_duration
 from cdc_outbox.watch.words import printable
@@ -254,7 +254,7 @@ def _document(trial: Trial) -> dict[str, Any]:
         "schema_version": 1,
         "lsn": str(row.lsn),
         "seq": row.seq,
-        "commit_time": time(row.commit_us),
+        "commit_time": iso_us(row.commit_us),
         "topic": topic,
         "partition": trial.partition,
         "key": None,

@@ -26,11 +26,11 @@ import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cdc_outbox import log, memory
 from cdc_outbox.errors import SetupError
+from cdc_outbox.instant import iso_us, since_epoch
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
 from cdc_outbox.postgres import chosen, server, slot, table_rows, wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
@@ -43,7 +43,7 @@ from cdc_outbox.repair import slot_search
 from cdc_outbox.repair.books import Books, Reader, ids_placed
 from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.planned import planned
-from cdc_outbox.repair.report import Report, iso
+from cdc_outbox.repair.report import Report
 from cdc_outbox.repair.second_look import SecondLook
 from cdc_outbox.settings.units import format_size
 from cdc_outbox.table import template
@@ -72,7 +72,6 @@ MARGIN_MS: Final = 3_600_000
 PATIENCE: Final = 10.0
 """Seconds for rows that may be under way, where nothing proves what was delivered."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 HOPELESS: Final = 20_000
 """Messages without a row in a row, after which the table isn't asked about further ones."""
@@ -163,8 +162,8 @@ class _Audit:
                     None if books.rows else await self._unwanted(conn, self._nothing(conn, sources, window))
                 )
             rules = Rules(
-                since=None if window.since is None else _us(window.since),
-                until=None if window.until is None else _us(window.until),
+                since=None if window.since is None else since_epoch(window.since),
+                until=None if window.until is None else since_epoch(window.until),
                 unacknowledged="missing" if wish.settled else self._unacknowledged,
                 sent=wish.every or settings.outbox.mark == "update",
                 left_out=wish.every,
@@ -254,7 +253,7 @@ class _Audit:
         if not window:
             return f"there is no row in {tables}"
         times = [us for source in sources if (us := await source.newest(conn)) is not None]
-        newest = f"; the newest was written {iso(max(times))}" if times else ", nor before or after"
+        newest = f"; the newest was written {iso_us(max(times))}" if times else ", nor before or after"
         return f"there is no row of this window in {tables}{newest}"
 
     def _books(self, sources: list[AuditedRows], expected: int) -> Books:
@@ -321,7 +320,9 @@ class _Audit:
         if window.since is None:
             begins = await self._topics.starts(places)
         else:
-            begins = await self._topics.at(places, max(0, _us(window.since) // 1000 - self._margin_ms))
+            begins = await self._topics.at(
+                places, max(0, since_epoch(window.since) // 1000 - self._margin_ms)
+            )
         return begins, {place: max(end, begins[place]) for place, end in ends.items()}
 
     def _spans(
@@ -467,7 +468,3 @@ def _prefix(plan: Plan, configured: str | None) -> str | None:
     if configured is not None:
         return template.parse(configured)[0][0]
     return "" if "topic" in plan.needed or "topic" in plan.optional else DEFAULT_TOPIC
-
-
-def _us(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from cdc_outbox.instant import iso, iso_us
+
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from cdc_outbox.event import TableName
     from cdc_outbox.repair.judgement import Findings
 
 NAMED: Final = 20
 """Missing events that are sent again one by one, at most."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -114,7 +115,9 @@ class Report:
         """The replay of all that is missing: by their ids where they are few, else of all rows since the oldest."""
         missing, oldest = self.findings.missing, self.findings.oldest_missing
         if oldest is not None and missing.count > min(NAMED, len(missing.events)):
-            return f"cdc-outbox replay --since {iso(oldest)}, which sends all rows since the oldest of them"
+            return (
+                f"cdc-outbox replay --since {iso_us(oldest)}, which sends all rows since the oldest of them"
+            )
         ids = " ".join(f"--id {quote(each['id'])}" for each in missing.events[:NAMED])
         return f"cdc-outbox replay {ids}"
 
@@ -138,8 +141,8 @@ class Report:
             "schema_version": 1,
             "status": self.status,
             "tables": [str(table) for table in self.tables],
-            "since": None if self.since is None else _iso(self.since),
-            "until": None if self.until is None else _iso(self.until),
+            "since": None if self.since is None else iso(self.since, "microseconds"),
+            "until": None if self.until is None else iso(self.until, "microseconds"),
             "topics": [
                 {"name": name, "exists": count >= 0, "messages": max(0, count)}
                 for name, count in self.topics.items()
@@ -177,13 +180,4 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(us: int | None) -> str | None:
-    return None if us is None else iso(us)
-
-
-def iso(us: int) -> str:
-    """A time in µs since 1970, as a report has it."""
-    return _iso(_EPOCH + timedelta(microseconds=us))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return None if us is None else iso_us(us)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from cdc_outbox.instant import iso
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.witness import Incident
@@ -306,6 +308,4 @@ def _round(seconds: float | None) -> float | None:
 
 
 def _time(at: datetime | None) -> str | None:
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if at is None else iso(at)

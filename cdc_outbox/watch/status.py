@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import cdc_outbox
 from cdc_outbox import faults
+from cdc_outbox.instant import iso_seconds
 from cdc_outbox.log import plain
 from cdc_outbox.tally import by_topic
 from cdc_outbox.watch.history import STEP
@@ -34,7 +34,7 @@ def document(
             "schema_version": SCHEMA_VERSION,
             "state": status.state.value,
             "reason": status.reason,
-            "since": moment(status.since),
+            "since": iso_seconds(status.since),
             "version": cdc_outbox.__version__,
             "slot": status.slot,
             "health": health.document() if health is not None else None,
@@ -52,7 +52,7 @@ def document(
             "topics": by_topic(tally.published),
             "marks": _marks(status.marks),
             "errors": [
-                {"at": moment(each.at), "error": each.error, "next": each.next} for each in status.errors
+                {"at": iso_seconds(each.at), "error": each.error, "next": each.next} for each in status.errors
             ],
             "mapping": status.mapping(),
             "faults": faults.points(),
@@ -88,19 +88,14 @@ def _marks(marks: Marks | None) -> dict[str, Any] | None:
     }
 
 
-def moment(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601, to the millisecond, with Z."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _known(seconds: float | None) -> str | None:
-    return None if seconds is None else moment(seconds)
+    return None if seconds is None else iso_seconds(seconds)
 
 
 def _point(point: Point) -> dict[str, Any]:
     figures = point.figures
     return {
-        "at": moment(point.at),
+        "at": iso_seconds(point.at),
         "unconfirmed_bytes": point.unconfirmed,
         "retained_bytes": point.retained,
         "events_per_second": round(figures.events_per_second, 3),
