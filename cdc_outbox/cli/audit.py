@@ -10,6 +10,7 @@ import click
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.cli.moment import moment, window_options
+from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text, plain
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ _VERDICTS = {
     metavar="N",
     help=f"Findings of each kind that are shown.  [{DEFAULT_LIMIT}]",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@json_options()
 def command(
     *,
     since: str | None,
@@ -87,7 +85,6 @@ def command(
     foreign_ok: bool,
     spool: Path | None,
     limit: int,
-    format_: str,
     as_json: bool,
 ) -> int:
     """Compare the table with the topics: which events are missing, twice, out of order or foreign?
@@ -117,7 +114,7 @@ def command(
     document = report.document()
     if report.next is not None:
         document["next"] = next_step(report.next)
-    if as_json or format_ == "json":
+    if as_json:
         click.echo(json_text(plain(document, redact)))
     else:
         click.echo(redact("\n".join(_lines(document, limit))))

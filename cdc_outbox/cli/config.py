@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cdc_outbox.cli import Command, Group, load_settings, settings_options
+from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
 
 _ALL = settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "http", "health")
@@ -24,14 +25,11 @@ def command() -> None:
 
 @command.command(cls=Command, examples=("cdc-outbox config show", "cdc-outbox config show --json"))
 @_ALL
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-def show(format_: str, as_json: bool) -> None:
+@json_options()
+def show(*, as_json: bool) -> None:
     """Print each setting as `start` would see it, with where it comes from."""
     settings = load_settings("start")
-    if as_json or format_ == "json":
+    if as_json:
         rows = [{"key": one.key, "value": one.value, "origin": one.origin} for one in settings.shown]
         click.echo(json_text({"schema_version": 1, "settings": rows}))
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
+from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
     ),
 )
 @settings_options("postgres", "admin", "outbox", "kafka", "delivery", "limits", "cleanup", "http")
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-def command(format_: str, as_json: bool) -> int:
+@json_options()
+def command(*, as_json: bool) -> int:
     """Check everything that start will need, on PostgreSQL and on Kafka.
 
     Takes the settings of start, looks as the relay's own role and user, and changes nothing. Says how to mend what is
@@ -36,7 +34,7 @@ def command(format_: str, as_json: bool) -> int:
     """
     settings = load_settings("start")
     report = run(_examine(settings))
-    if as_json or format_ == "json":
+    if as_json:
         click.echo(json_text(report.document()))
     else:
         click.echo(_text(report))

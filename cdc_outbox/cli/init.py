@@ -9,6 +9,7 @@ import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.age import duration
+from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     callback=duration,
     help="How long to wait for open transactions.  [30s]",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@json_options()
 def command(
     *,
     create_table: bool,
@@ -84,7 +82,6 @@ def command(
     steps: frozenset[StepName],
     print_sql: bool,
     wait: float,
-    format_: str,
     as_json: bool,
 ) -> None:
     """Create what is missing: outbox table (with --create-table), witness table, publication, grants, slot.
@@ -92,7 +89,6 @@ def command(
     Safe to run twice. The slot comes last: from then on PostgreSQL keeps what is written until the relay has
     delivered it.
     """
-    as_json = as_json or format_ == "json"
     if print_sql and as_json:
         raise click.UsageError("--print-sql prints SQL, so it can't be combined with --json")
     settings = load_settings()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options, until_signal
+from cdc_outbox.cli.output import json_options
 from cdc_outbox.errors import UsageError
 from cdc_outbox.instant import iso_us
 from cdc_outbox.log import json_text
@@ -56,17 +57,14 @@ _SHOWN = 1000
     is_flag=True,
     help="With --compare: the table has no mark, and the old relay deletes what it has sent.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", help="text or json."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json: one line per event.")
+@json_options("Short for --format json: one line per event.")
 def command(
+    *,
     limit: int | None,
     full: bool,
     follow: bool,
     compare: str | None,
     deleted_is_sent: bool,
-    format_: str,
     as_json: bool,
 ) -> int | None:
     """Show the next events as they would be sent, without consuming them.
@@ -81,15 +79,14 @@ def command(
     """
     settings = load_settings()
     shown = None if full else _SHOWN
-    json = as_json or format_ == "json"
 
     def written(document: dict[str, Any]) -> str:
-        return json_text(document) if json else "\n".join(_lines(document, shown))
+        return json_text(document) if as_json else "\n".join(_lines(document, shown))
 
     if compare is not None:
         seconds = _seconds(compare, follow=follow)
-        most = limit if limit is not None else 0 if json else DEFAULT_LIMIT
-        return run(_compare(settings, seconds, most, deleted_is_sent, written, json=json))
+        most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
+        return run(_compare(settings, seconds, most, deleted_is_sent, written, json=as_json))
     if deleted_is_sent:
         raise UsageError(
             "--deleted-is-sent is about a comparison", next="cdc-outbox peek --follow --compare 60"
