@@ -10,7 +10,6 @@ is in lines of ours. So what it says is for `debug` alone, but for an exception 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from time import monotonic
 from typing import Final, Literal
 
 from cdc_outbox.instant import iso_seconds
+from cdc_outbox.terminal import coloured
 
 OURS: Final = "cdc_outbox"
 
@@ -221,7 +221,7 @@ class _Text(_Formatter):
         if "error" in document and "next" in document:
             return f"error: {document['error']}\nnext: {document['next']}"  # as the command line says them
         shown = f"{level:7}"
-        if level in _COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        if level in _COLOURS and coloured(sys.stderr):
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
         fields = {name: value for name, value in document.items() if not isinstance(value, dict)}
         words = [f"{ts} {shown} {event}", *(f"{name}={_word(value)}" for name, value in fields.items())]

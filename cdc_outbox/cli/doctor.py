@@ -9,6 +9,7 @@ import click
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
+from cdc_outbox.terminal import coloured
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.report import Report
@@ -54,12 +55,10 @@ async def _examine(settings: Settings) -> Report:
 
 
 def _text(report: Report) -> str:
-    import os
     import shutil
     import sys
 
     from cdc_outbox.doctor.text import render
 
-    terminal = sys.stdout.isatty()
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return render(report, width=shutil.get_terminal_size().columns if terminal else None, colour=colour)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return render(report, width=width, colour=coloured(sys.stdout))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ import click
 from cdc_outbox.cli import Command, load_settings, run, settings_options, until_signal, with_flags
 from cdc_outbox.errors import UsageError
 from cdc_outbox.log import json_text, plain
+from cdc_outbox.terminal import coloured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,19 +111,11 @@ def _check(slots: Sequence[str], *, every: bool, watch: bool, format_: str, acce
 def _volume(text: str | None) -> int | None:
     if text is None:
         return None
-    from cdc_outbox.settings import parse_size
+    from cdc_outbox.settings.kind.amount import Size
+    from cdc_outbox.settings.place import flag_place
 
-    try:
-        size = parse_size(text)
-    except ValueError as reason:
-        raise UsageError(
-            f"--wal-volume-size is {text!r}: {reason}", next="write it like this: --wal-volume-size 100GiB"
-        ) from None
-    if size < 1:
-        raise UsageError(
-            f"--wal-volume-size is {text!r}: a volume has some bytes",
-            next="write it like this: --wal-volume-size 100GiB",
-        )
+    kind = Size("100GiB", least="1", most="1000000TiB")
+    size: int = flag_place("--wal-volume-size", kind).read(partial(kind.text, text), text).value
     return size
 
 
@@ -163,7 +157,9 @@ async def _repeat(vigil: Vigil, format_: str, redact: Redact, *, several: bool) 
             now = datetime.now(UTC)
             if in_place:
                 size = shutil.get_terminal_size()
-                lines = table.table(healths, now, width=size.columns, colour=_colour())[: size.lines - 1]
+                lines = table.table(healths, now, width=size.columns, colour=coloured(sys.stdout))[
+                    : size.lines - 1
+                ]
                 click.echo(redact(table.redraw(lines, drawn)), nl=False, color=True)
                 drawn = len(lines)
             elif format_ == "json":
@@ -192,10 +188,4 @@ def _shown(healths: Sequence[Health], format_: str, redact: Redact, *, several: 
         return redact(prometheus(healths))
     from cdc_outbox.watch.render.text import text
 
-    return redact("\n".join(text(health, colour=_colour()) for health in healths))
-
-
-def _colour() -> bool:
-    import os
-
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return redact("\n".join(text(health, colour=coloured(sys.stdout)) for health in healths))

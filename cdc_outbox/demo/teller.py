@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import IO, Final
 
 from cdc_outbox.demo.account import Account, Line
+from cdc_outbox.terminal import coloured
 
 _WIDTH: Final = 78
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
@@ -24,7 +25,7 @@ class Teller:
 
     def __init__(self, out: IO[str], environ: Mapping[str, str] = os.environ) -> None:
         self._out = out
-        self._colours = out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._colours = coloured(out, environ)
         self._headings = 0
 
     def open(self, text: str) -> None:

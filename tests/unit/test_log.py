@@ -130,13 +130,16 @@ def test_colour_only_on_a_terminal(
     own.error("plain")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     own.error("coloured")
+    monkeypatch.setenv("TERM", "dumb")
+    own.error("can't")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     own.error("asked not to")
-    plain, coloured, asked = capsys.readouterr().err.splitlines()
-    assert "\x1b" not in plain
+    plain, coloured, dumb, asked = capsys.readouterr().err.splitlines()
     assert "\x1b[31m" in coloured
-    assert "\x1b" not in asked
+    assert "\x1b" not in plain + dumb + asked
 
 
 def test_the_format_follows_the_terminal(
