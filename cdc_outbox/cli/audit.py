@@ -122,24 +122,11 @@ def command(
 
 
 async def _audit(settings: Settings, wish: Wish) -> Report:
-    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.cli.progress import Phases
     from cdc_outbox.repair.audit import audit
 
-    showing: dict[str, Progress] = {}
-
-    def told(what: str, done: int, total: int) -> None:
-        progress = showing.get(what)
-        if progress is None:
-            for other in showing.values():
-                other.clear()
-            progress = showing[what] = Progress(what, total)
-        progress.moved(done)
-
-    try:
-        return await audit(settings, wish, told)
-    finally:
-        for progress in showing.values():
-            progress.clear()
+    with Phases() as phases:
+        return await audit(settings, wish, phases.moved)
 
 
 def _lines(document: dict[str, Any], limit: int) -> Iterator[str]:

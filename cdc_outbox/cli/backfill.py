@@ -14,7 +14,6 @@ from cdc_outbox.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.waiting import Waiting
     from cdc_outbox.repair.backfill import Options, Report
     from cdc_outbox.settings import Settings
@@ -125,7 +124,7 @@ def command(
 
 async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> int:
     from cdc_outbox import memory
-    from cdc_outbox.cli.progress import Progress
+    from cdc_outbox.cli.progress import Progress, held_up
     from cdc_outbox.repair.backfill import Listener, backfill
 
     memory.keep_flat()
@@ -154,7 +153,7 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
 
         async def work() -> None:
             nonlocal report, ended
-            report = await backfill(settings, options, Listener(agree, _tell_blocked, begun, moved))
+            report = await backfill(settings, options, Listener(agree, held_up, begun, moved))
             ended = True
 
         await until_signal(work())
@@ -194,10 +193,6 @@ def _note(chosen: Sequence[Waiting]) -> None:
 def _besides(each: Waiting) -> str:
     """The rows that may be unsent and don't fulfil --where, in words."""
     return f"{each.besides} of {each.table} by --where, though {each.known_by}" if each.besides else ""
-
-
-def _tell_blocked(blockers: Sequence[Blocker]) -> None:
-    click.echo(f"waiting for open transactions: {'; '.join(map(str, blockers))}", err=True)
 
 
 def _tell(report: Report, besides: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     cls=Command,
     examples=(
         "cdc-outbox drop --slot outbox_slot",
-        "cdc-outbox drop --slot shop_slot",
         "cdc-outbox drop --yes --slot outbox_slot --admin-dsn postgresql://owner@localhost/app",
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,6 @@ from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.postgres.steps import Step, StepName
 
@@ -93,6 +91,7 @@ def command(
         raise click.UsageError("--print-sql prints SQL, so it can't be combined with --json")
     settings = load_settings()
 
+    from cdc_outbox.cli.progress import held_up
     from cdc_outbox.postgres.setup import init
     from cdc_outbox.postgres.steps import InitOptions, script
 
@@ -113,10 +112,10 @@ def command(
     def told(step: Step) -> None:
         done.append(step)
         if not as_json:
-            tell(step)
+            _tell(step)
 
     try:
-        report = run(init(settings, options, told=told, waiting=tell_waiting))
+        report = run(init(settings, options, told=told, waiting=held_up))
         slot = report.slot
     finally:
         if as_json:
@@ -136,18 +135,13 @@ _filter = next(each for each in command.params if each.name == "only")
 command.params.remove(_filter)
 
 
-def tell(step: Step) -> None:
+def _tell(step: Step) -> None:
     """One line about a step, on stdout."""
     click.echo(f"{step.name:<12} {step.status:<8} {step.object}")
     if step.note:
         click.echo(step.note, err=True)
     if step.name == "grants" and step.status == "created":
         click.echo(f"suggested, not needed: grant pg_read_all_stats to {step.object};", err=True)
-
-
-def tell_waiting(blockers: Sequence[Blocker]) -> None:
-    """One line, on stderr, about the transactions that hold the creation of the slot up."""
-    click.echo(f"waiting for open transactions: {'; '.join(map(str, blockers))}", err=True)
 
 
 def _document(name: str, steps: list[Step], slot: Slot | None) -> dict[str, object]:

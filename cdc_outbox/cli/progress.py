@@ -8,8 +8,10 @@ from collections import deque
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
+
+    from cdc_outbox.postgres.blocker import Blocker
 
 IN_PLACE = 0.2
 """Seconds between two lines on a terminal."""
@@ -119,6 +121,11 @@ class Phases:
             self._what, self._progress = what, Progress(what, stream=self._stream, now=self._now)
         self._progress.total = total
         self._progress.moved(done)
+
+
+def held_up(blockers: Iterable[Blocker]) -> None:
+    """One line, on stderr, about the transactions that hold the creation of the slot up."""
+    print(f"waiting for open transactions: {'; '.join(map(str, blockers))}", file=sys.stderr)
 
 
 def duration(seconds: float) -> str:

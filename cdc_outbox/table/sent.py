@@ -14,7 +14,10 @@ from typing import Final, Literal
 from cdc_outbox.table.recognise import plain
 from cdc_outbox.table.values import FIRST_USER_TYPE, INTEGERS, TEXTUAL, TIMES, Field
 
-SENT_WORDS: Final = frozenset({"sent", "published", "processed", "delivered", "done", "completed"})
+SPELLED: Final = ("sent", "published", "processed", "delivered", "done", "completed")
+"""The words that mean sent, in the order in which one is to be chosen for a column that takes only some of them."""
+
+SENT_WORDS: Final = frozenset(SPELLED)
 """Values of a status column that mean: this row needs no sending. In lower case."""
 
 SENT_TIMES: Final = ("sent_at", "processed_at", "published_at")
@@ -50,9 +53,6 @@ WAITING_WORDS: Final = frozenset(
 """Values that mean: the row is still to be sent. NULL means it too; any other word is unknown, and not guessed."""
 
 TAKEN_TIMES: Final = ("locked_at", "claimed_at", "processing_at", "updated_at")
-
-SPELLED: Final = ("sent", "published", "processed", "delivered", "done", "completed")
-"""The words that mean sent, in the order in which one is to be chosen for a column that takes only some of them."""
 
 
 @dataclass(frozen=True, slots=True)
