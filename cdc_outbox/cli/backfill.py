@@ -50,6 +50,7 @@ def _failed(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("--all", "everything", is_flag=True, help="All rows, sent or not.")
 @click.option(
     "--failed",
+    metavar="[publish|skip]",
     type=click.Choice(["publish", "skip", _LATER]),
     callback=_failed,
     help="Rows that the old relay failed to send. Without it those that it would try again are published, and those "

@@ -73,6 +73,12 @@ class Group(_Examples, click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
+            )
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.write_examples(formatter)
         super().format_help(ctx, formatter)

@@ -43,7 +43,7 @@ INTERVAL = 2.0
 @click.option("--all", "every", is_flag=True, help="All pgoutput slots of this database.")
 @click.option("--watch", is_flag=True, help="Go on, every two seconds: a table in place, or lines.")
 @click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default="text", help=", ".join(FORMATS) + "."
+    "--format", "format_", type=click.Choice(FORMATS), default="text", help="How to answer.  [text]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option(

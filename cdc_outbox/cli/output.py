@@ -21,8 +21,8 @@ def json_options(
 
         short = click.option("--json", "as_json", is_flag=True, help=help_)
         formats = click.Choice(["text", "json"])
-        return click.option("--format", "format_", type=formats, default="text", help="text or json.")(
-            short(command)
-        )
+        return click.option(
+            "--format", "format_", type=formats, default="text", help="How to answer.  [text]"
+        )(short(command))
 
     return decorate

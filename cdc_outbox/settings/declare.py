@@ -19,7 +19,7 @@ from cdc_outbox.settings.kind.amount import Duration, Integer, Rate, Size
 from cdc_outbox.settings.kind.name import Identifier, Key, SlotName, Tables
 from cdc_outbox.settings.kind.word import Boolean, Choice, Plain, Values
 from cdc_outbox.settings.model import ROLES, STATUS_MEANINGS
-from cdc_outbox.settings.signal import SignalEntries
+from cdc_outbox.settings.signal import SIGNALS, SignalEntries
 from cdc_outbox.table.profiles import AUTO, BY_NAME, NONE
 
 PREFIX: Final = "CDC_OUTBOX_"
@@ -337,7 +337,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "health.warning",
         SignalEntries("retained=50%"),
-        "From which value on a signal is a warning. Repeatable.",
+        f"From which value on a signal is a warning: {', '.join(SIGNALS)}. Repeatable.",
         flag="--warning",
         repeated=True,
     ),
