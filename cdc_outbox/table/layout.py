@@ -16,7 +16,7 @@ from cdc_outbox.table.members import Append
 from cdc_outbox.table.topic import Topics
 from cdc_outbox.table.values import Field
 
-Source: TypeAlias = Literal["backfill", "replay", "recover"]
+Source: TypeAlias = Literal["backfill", "replay"]
 """What sends rows from the table instead of from the stream: the value of the header `cdc.source`."""
 
 Encode: TypeAlias = Callable[[Values, int, int, int], Encoded]
