@@ -203,7 +203,7 @@ class Scene:
         query: LiteralString = "select bool_and(snapshot is not null) from cdc_outbox_witness"
         eventually(lambda: self.server.value(query, dbname="app"), 20, "a proof of delivery")
 
-    def wait_streamed(self, timeout: float = 60) -> None:
+    def wait_streamed(self) -> None:
         """Wait until our relay has confirmed all that is committed now."""
         end = self.server.value("select pg_current_wal_insert_lsn()::text")
         # What follows the last event is confirmed only when there is enough of it.
