@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.repair.books import IdFrom
-    from cdc_outbox.repair.judgement import Stray
+    from cdc_outbox.repair.judgement import Findings, Stray
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.plan import Plan
 
@@ -161,35 +161,15 @@ class _Audit:
                 nothing = (
                     None if books.rows else await self._unwanted(conn, self._nothing(conn, sources, window))
                 )
-            rules = Rules(
-                since=None if window.since is None else since_epoch(window.since),
-                until=None if window.until is None else since_epoch(window.until),
-                unacknowledged="missing" if wish.settled else self._unacknowledged,
-                sent=wish.every or settings.outbox.mark == "update",
-                left_out=wish.every,
-                may_lack_rows=wish.foreign_ok,
-                keyed=all(plan.layout.partition is None for plan in plans),
-            )
-            judge = Judge(books, rules, limit=wish.limit, directory=wish.directory)
+            judge = Judge(books, self._rules(plans, window), limit=wish.limit, directory=wish.directory)
             stack.enter_context(closing(judge))
             spans = self._spans(plans, books, begins, ends)
             horizons = await self._enter_messages(spans, books, judge)
             await self._judge(judge, books, plans, horizons)
             await self._await(judge, books, plans, ends)
             findings = judge.findings
-            if findings.assumed:
-                self._notes.append(
-                    f"nothing proves what was delivered: {self._lacking}; {findings.assumed:,} rows were too many to "
-                    "look for, and count as under way"
-                )
-            idle = self._idle and findings.under_way.count > 0
-            if idle:
-                name = settings.postgres.slot
-                self._notes.append(f"no relay streams from the slot {name}: what is under way waits in it")
-            if nothing is not None:
-                self._notes.append(nothing)
-            if self._lacking is not None and findings.missing.count:
-                self._notes.append(f"some of what is missing may be under way: {self._lacking}")
+            idle = settings.postgres.slot if self._idle and findings.under_way.count > 0 else None
+            self._explain(findings, idle, nothing)
             named = dict.fromkeys([*self._named(plans), *books.topics], -1)
             named |= dict.fromkeys([span.place.topic for span in spans], 0) | self._counts
             return Report(
@@ -203,12 +183,38 @@ class _Audit:
                 unnamed_rows=books.unnamed_rows,
                 elsewhere=self._elsewhere,
                 findings=findings,
-                idle_slot=settings.postgres.slot if idle else None,
+                idle_slot=idle,
                 twice_ok=wish.twice_ok,
                 meant=self._meant,
                 later="--since TIME" if timed else f"{NAMES_TIME} --since TIME",
                 notes=self._notes,
             )
+
+    def _rules(self, plans: list[Plan], window: Window) -> Rules:
+        wish = self._wish
+        return Rules(
+            since=None if window.since is None else since_epoch(window.since),
+            until=None if window.until is None else since_epoch(window.until),
+            unacknowledged="missing" if wish.settled else self._unacknowledged,
+            sent=wish.every or self._settings.outbox.mark == "update",
+            left_out=wish.every,
+            may_lack_rows=wish.foreign_ok,
+            keyed=all(plan.layout.partition is None for plan in plans),
+        )
+
+    def _explain(self, findings: Findings, idle: str | None, nothing: str | None) -> None:
+        """Say beside the findings what a person has to know of them; `idle`: the slot that nobody reads from."""
+        if findings.assumed:
+            self._notes.append(
+                f"nothing proves what was delivered: {self._lacking}; {findings.assumed:,} rows were too many to "
+                "look for, and count as under way"
+            )
+        if idle is not None:
+            self._notes.append(f"no relay streams from the slot {idle}: what is under way waits in it")
+        if nothing is not None:
+            self._notes.append(nothing)
+        if self._lacking is not None and findings.missing.count:
+            self._notes.append(f"some of what is missing may be under way: {self._lacking}")
 
     # The table
 
