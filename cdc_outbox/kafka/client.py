@@ -49,7 +49,7 @@ def producer(settings: KafkaSettings) -> AIOKafkaProducer:
     except RuntimeError as error:
         raise ConfigError(
             f"compression.type is {compression}, and its library isn't installed",
-            next="pip install 'cdc-outbox[compression]'",
+            next="in the checkout: pip install '.[compression]'",
         ) from error
     except ValueError as error:
         raise ConfigError(

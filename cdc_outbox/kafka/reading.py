@@ -215,7 +215,7 @@ class Reading:
         except UnsupportedCodecError as error:
             raise ConfigError(
                 f"records are compressed in a way whose library isn't installed: {refusal.in_short(error)}",
-                next="pip install 'cdc-outbox[compression]'",
+                next="in the checkout: pip install '.[compression]'",
             ) from error
         except (TopicAuthorizationFailedError, GroupAuthorizationFailedError) as error:
             raise _forbidden(error, self._settings) from error

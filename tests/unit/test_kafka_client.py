@@ -100,7 +100,7 @@ def test_a_compression_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(ConfigError, match="zstd, and its library isn't installed") as raised:
         asyncio.run(make())
-    assert raised.value.next == "pip install 'cdc-outbox[compression]'"
+    assert raised.value.next == "in the checkout: pip install '.[compression]'"
 
 
 def test_a_request_has_a_limit() -> None:
