@@ -125,14 +125,14 @@ class KafkaSide:
             self.findings.ok("connection", f"{count(len(brokers), 'broker')}: {known}")
 
     async def version(self) -> None:
-        modern = await self.cluster.is_modern()
-        if modern:
-            self.findings.ok("version", "Kafka 4 or later")
-        elif modern is None:
+        supported = await self.cluster.is_supported()
+        if supported:
+            self.findings.ok("version", "Kafka 3.9 or later")
+        elif supported is None:
             self.findings.ok("version", "not told")
         else:
             self.findings.warn(
-                "version", "older than Kafka 4, which is what is tested", "upgrade the brokers"
+                "version", "older than Kafka 3.9, the oldest that is tested", "upgrade the brokers"
             )
 
     def security(self) -> None:

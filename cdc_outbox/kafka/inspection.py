@@ -39,6 +39,8 @@ WRITE: Final = 4
 
 _UNKNOWN_RIGHTS: Final = -(2**31)
 _FETCH: Final = 1
+_FETCH_OF_3_9: Final = 17
+"""The request's number, and its newest version in Kafka 3.9 (KIP-853)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +120,17 @@ class Inspection:
         ]
         return sorted(found, key=lambda broker: broker.address)
 
-    async def is_modern(self) -> bool | None:
-        """Whether the broker is of version 4 or later, by the oldest fetch it still answers; None: it doesn't say."""
+    async def is_supported(self) -> bool | None:
+        """Whether the broker is of version 3.9 or later, by the newest fetch that it answers; None: it doesn't say."""
         host, port, _ = next(iter(collect_hosts(self._servers(), randomize=False)))
         with suppress(TimeoutError, KafkaError, OSError):
             async with asyncio.timeout(WITHIN):
                 connection = await create_conn(host, port, **options.single_connection(self._settings))
                 try:
-                    oldest, _ = connection._versions.get(_FETCH, (0, 0))
+                    _, newest = connection._versions.get(_FETCH, (0, 0))
                 finally:
                     connection.close()
-            return bool(oldest >= 4)
+            return bool(newest >= _FETCH_OF_3_9)
         return None
 
     async def topics(self, names: Iterable[str]) -> list[Topic]:
