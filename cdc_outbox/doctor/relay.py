@@ -5,20 +5,19 @@ from __future__ import annotations
 import errno
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.doctor.check import MAY_PASS
+from cdc_outbox.settings.kind.address import host_port
 from cdc_outbox.watch import inquiry
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
     from cdc_outbox.settings import Settings
+    from cdc_outbox.watch.health import Delivery
 
 NEAR: Final = 20
 """Ports above one that is taken, among which a free one is looked for."""
-
-_STOPPED: Final = frozenset({"held", "blocked"})
-"""States in which a relay delivers nothing until something is mended."""
 
 
 def examine(settings: Settings, findings: Findings) -> None:
@@ -44,44 +43,42 @@ def _port(settings: Settings, findings: Findings) -> None:
         findings.ok("http", "off: no probes")
         return
     host, port = settings.http.listen
+    address = host_port(host, port)
     try:
         _bind(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            running = inquiry.ask((host, port), settings.http.token_file)
-            if running is not None and running.get("slot") == settings.postgres.slot:
-                findings.ok("http", f"{host}:{port} is the relay's that runs here")
+            running = inquiry.delivery(
+                inquiry.ask((host, port), settings.http.token_file), settings.postgres.slot
+            )
+            if running is not None:
+                findings.ok("http", f"{address} is the relay's that runs here")
                 _running(running, findings)
                 return
             otherwise = "start would end" if settings.http.explicit else "start would go on without probes"
             findings.warn(
                 "http",
-                f"{host}:{port} is taken: by a relay that runs here, or {otherwise}",
-                f"cdc-outbox start --http {host}:{_free(host, port)}",
+                f"{address} is taken: by a relay that runs here, or {otherwise}",
+                f"cdc-outbox start --http {host_port(host, _free(host, port))}",
             )
         else:
             findings.fail(
                 "http",
-                f"can't listen on {host}:{port}: {error.strerror or error}",
+                f"can't listen on {address}: {error.strerror or error}",
                 "name an own address with --http",
             )
         return
-    findings.ok("http", f"{host}:{port} is free")
+    findings.ok("http", f"{address} is free")
 
 
-def _running(document: dict[str, Any], findings: Findings) -> None:
+def _running(said: Delivery, findings: Findings) -> None:
     """What the relay says of itself that has our slot's name and address."""
-    state, reason = document.get("state"), document.get("reason")
-    if state not in _STOPPED:
-        findings.ok("running", f"the relay that runs here is {state}")
-        return
-    steps = [each.get("next") for each in document.get("errors") or () if each.get("error") == reason]
-    findings.fail(
-        "running",
-        f"the relay that runs here is {state}: {reason}",
-        str(steps[-1]) if steps else "cdc-outbox health",
-        exit_code=MAY_PASS,
-    )
+    what = f"the relay that runs here is {said.state}"
+    if said.stuck:
+        remedy = said.next or "cdc-outbox health"
+        findings.fail("running", f"{what}: {said.reason}", remedy, exit_code=MAY_PASS)
+    else:
+        findings.ok("running", what)
 
 
 def _bind(host: str, port: int) -> None:

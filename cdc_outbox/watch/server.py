@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import SetupError
+from cdc_outbox.settings.kind.address import host_port
 from cdc_outbox.watch.http import is_loopback
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ async def serving(settings: HttpSettings, answers: Answers) -> AsyncIterator[Non
         _log.info("http", host=host, port=port)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        what = (
-            f"HTTP can't listen on {host}:{port}: {'the port is taken' if taken else error.strerror or error}"
-        )
+        why = "the port is taken" if taken else error.strerror or error
+        what = f"HTTP can't listen on {host_port(host, port)}: {why}"
         if settings.explicit or not taken:
             raise SetupError(
                 what, next="choose another address with --http HOST:PORT, or --no-http"

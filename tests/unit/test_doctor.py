@@ -421,7 +421,8 @@ class TestRelay:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             http = SimpleNamespace(listen=("127.0.0.1", port), explicit=True, token_file=None)
-            relay.examine(SimpleNamespace(http=http), found)  # type: ignore[arg-type]  # what is asked of it
+            settings = SimpleNamespace(http=http, postgres=SimpleNamespace(slot="outbox_slot"))
+            relay.examine(settings, found)  # type: ignore[arg-type]  # what is asked of it
         check = found.checks[1]
         assert check.status is Status.WARNING
         told = int((check.remedy or "").rpartition("--http 127.0.0.1:")[2])

@@ -12,6 +12,11 @@ _CALLABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+)(?::([0-9]{1,5}))?", re.ASCII)
 
 
+def host_port(host: str, port: int) -> str:
+    """An address as one types it: an IPv6 one in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Servers(Kind):
     """Kafka's bootstrap servers, `host:port` with commas between."""
 
@@ -60,10 +65,7 @@ class Address(Kind):
         return match[1].strip("[]"), int(match[2])
 
     def show(self, value: tuple[str, int] | None) -> object:
-        if value is None:
-            return "off"
-        host, port = value
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return "off" if value is None else host_port(*value)
 
 
 class FilePath(Kind):
