@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import LiteralString
 
@@ -132,6 +133,16 @@ def wait_confirmed(place: Place, relay: RelayProcess) -> None:
     )
 
 
+@contextlib.contextmanager
+def standing_still(relay: RelayProcess) -> Iterator[None]:
+    """Nothing is marked within the block, so that rows can be locked between their commit and their mark."""
+    relay.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        relay.signal(signal.SIGCONT)
+
+
 def test_nothing_is_marked_that_the_broker_has_not_confirmed(
     make_place: Callable[..., Place], own_kafka: KafkaBroker
 ) -> None:
@@ -166,9 +177,10 @@ def test_a_lock_on_the_table_holds_up_marks_alone(make_place: Callable[..., Plac
             other.rollback()
             relay.wait_for(lambda record: record["event"] == "rows are marked as sent again", PATIENCE)
             place.wait_marked(300, relay)
-            place.write(5, connection=other)
-            other.commit()
-            other.execute("select from outbox where sent_at is null for update")
+            with standing_still(relay):
+                place.write(5, connection=other)
+                other.commit()
+                other.execute("select from outbox where sent_at is null for update")
             place.write(5)
             place.wait_marked(305, relay)
             other.rollback()
@@ -202,9 +214,10 @@ def test_a_key_that_is_used_again_while_its_mark_waits_for_a_lock_marks_no_row_b
         place.write(2)
         place.wait_marked(2, relay)
         with psycopg.connect(place.passage.database.dsn) as holder:
-            place.write(1, connection=other)
-            other.commit()
-            holder.execute("select from outbox where sent_at is null for update")
+            with standing_still(relay):
+                place.write(1, connection=other)
+                other.commit()
+                holder.execute("select from outbox where sent_at is null for update")
             wait_confirmed(place, relay)
             eventually(lambda: place.metric(relay, "mark_waiting") == 1, PATIENCE, relay.text)
             [(used,)] = place.passage.sql("select max(id) from outbox")

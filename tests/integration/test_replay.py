@@ -142,10 +142,12 @@ def test_delivered_rows_come_again_in_order_and_others_by_the_stream(stage: Stag
 def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
     first = stage.insert(*["a", "b"] * 30)
     stage.deliver()
-    replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "30")
+    replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "20")
     try:
         eventually(stage.again, 30, "something is replayed")
+        replaying.send_signal(signal.SIGSTOP)  # or it may be over before a relay is there
         stage.pipeline.start(state="standby")
+        replaying.send_signal(signal.SIGCONT)
         later = stage.insert("a", "b")
         said, errors = replaying.communicate(timeout=60)
     finally:
