@@ -99,8 +99,8 @@ def test_creation_waits_no_longer_than_told_though_each_transaction_ends_sooner(
     """lock_timeout bounds the wait for one transaction; a second one must not start the clock anew."""
 
     async def work(conn: Connection, watcher: Connection) -> None:
-        begun = asyncio.get_running_loop().time()
         with open_transaction(database.dsn) as first, open_transaction(database.dsn, "second") as second:
+            begun = asyncio.get_running_loop().time()
             both = {first.info.backend_pid, second.info.backend_pid}
             making = asyncio.create_task(
                 slots.create(conn, settings.slot, failover=False, watcher=watcher, within=2)

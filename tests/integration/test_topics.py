@@ -52,7 +52,7 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
         assert said["next"] == creation(passage, unknown)
         code, body = relay.get("/readyz")
         assert (code, unknown in json.loads(body)["reason"]) == (503, True)
-        assert payloads(passage.read(known)) == ["1"]
+        eventually(lambda: payloads(passage.read(known)) == ["1"], 60, relay.text)
         assert unknown not in passage.kafka.topics()
         passage.kafka.create_topic(unknown)
         relay.wait_state("streaming", timeout=60)
@@ -169,7 +169,7 @@ def test_a_topic_deleted_and_made_again(
             passage.insert(topic, ("a", str(n)), ("b", str(n)))
         passage.insert(other, ("a", "later"))
         relay.wait_state("held", timeout=60)
-        assert "no topic" in json.loads(relay.get("/readyz")[1])["reason"]
+        eventually(lambda: "no topic" in json.loads(relay.get("/readyz")[1])["reason"], 60, relay.text)
         # Nobody makes it, however often the relay asks; the broker would, for others.
         looks = [topic in broker.topics() for _ in range(30)]
         assert not any(looks)

@@ -139,12 +139,16 @@ def test_F25_the_slot_was_dropped_while_away(  # noqa: N802 - the failure's own 
 def test_F25_the_slot_was_dropped_while_running(pipeline: Pipeline) -> None:  # noqa: N802 - the failure's own name
     relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
-    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
-        connection.execute(
-            "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where slot_name = %s",
-            (pipeline.slot,),
-        )
-        connection.execute("select pg_drop_replication_slot(%s)", (pipeline.slot,))
+
+    def dropped() -> bool:
+        pipeline.terminate_walsender()
+        try:
+            drop_slot(pipeline)
+        except psycopg.errors.ObjectInUse:
+            return False  # the relay was there again first
+        return True
+
+    eventually(dropped, PATIENCE, "the slot dropped")
     assert relay.wait() == 78
     assert pipeline.slot in relay.records[-1]["error"]
     assert "recover" in relay.records[-1]["next"]
