@@ -34,7 +34,6 @@ from cdc_outbox.errors import (
     MissingRight,
     PublicationReplaced,
     SetupError,
-    SlotBusy,
     SlotLost,
     SlotMissing,
 )
@@ -46,10 +45,8 @@ from cdc_outbox.postgres import (
     slip,
     slot,
     table_rows,
-    unsent,
     wanted,
     whole,
-    zoneless,
 )
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import Connection, connect_control
@@ -58,7 +55,9 @@ from cdc_outbox.postgres.publication import Change, compare
 from cdc_outbox.postgres.server import identity, require_able, require_one_database
 from cdc_outbox.postgres.slot import WAIT, Slot
 from cdc_outbox.postgres.waiting import Choice, Waiting, waiting
+from cdc_outbox.repair.old_relay import require_at_rest
 from cdc_outbox.repair.passage import Passage
+from cdc_outbox.repair.room import Room
 from cdc_outbox.table.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ class _Backfill:
         chosen = await self.watched(self.chosen())
         if not self.listener.agree(chosen):
             return None
-        await self.watched(self.require_none_in_hand(chosen))
+        await self.watched(self.require_at_rest(chosen))
         passage = Passage(self.settings, [each.plan for each in chosen], moved=self.listener.moved)
         await passage.reach()
         if there is not None:
@@ -280,36 +279,13 @@ class _Backfill:
         """The rows of each table. Raises what is wrong with them or with what a person says of them."""
         return [await waiting(self.owner, plan, self.options.choice) for plan in await self.plans()]
 
-    async def require_none_in_hand(self, chosen: Sequence[Waiting]) -> None:
-        """Raise SlotBusy while the old relay has rows in hand: it would send and mark them beside us."""
+    async def require_at_rest(self, chosen: Sequence[Waiting]) -> None:
+        """Raise SlotBusy while the old relay has rows in hand, unless a person says that it is gone."""
         if not self.options.stale:
             return
+        anyway = f"cdc-outbox backfill --stale-after 0s --slot {self.name}"
         for each in chosen:
-            worker = await unsent.locked_by(self.owner, each.table)
-            if worker is not None:
-                raise SlotBusy(
-                    f"the old relay is still at work: {worker} has locked rows of {each.table}, as FOR UPDATE does",
-                    next=f"stop it and run this again; if it is none: {self.all_the_same}",
-                )
-            taken = each.plan.bookkeeping.taken
-            if taken is None:
-                continue
-            count, workers = await unsent.in_hand(
-                self.owner, each.table, taken, each.plan.shape, stale=self.options.stale
-            )
-            if count:
-                by = f" by {workers}" if workers else ""
-                since = f", by {zoneless.doubt(taken.since)}" if taken.since is not None else ""
-                raise SlotBusy(
-                    f"the old relay is still at work: {count} {'row' if count == 1 else 'rows'} of {each.table} "
-                    f"{'was' if count == 1 else 'were'} taken{by} less than {self.options.stale:g} s ago{since}",
-                    next="stop it and run this again; if it is stopped for sure, have them published: "
-                    f"{self.all_the_same}",
-                )
-
-    @property
-    def all_the_same(self) -> str:
-        return f"cdc-outbox backfill --stale-after 0s --slot {self.name}"
+            await require_at_rest(self.owner, each.plan, stale=self.options.stale, anyway=anyway)
 
     def tell_of(self, gap: noted.Gap, waits: Slot) -> None:
         """Say which rows nobody has any more, where the application deletes what it has written."""
@@ -410,11 +386,10 @@ class _Backfill:
 
     def looking_after(self, kept: str, reader: int) -> AbstractAsyncContextManager[asyncio.Task[None]]:
         """A task that ends with an error only: the slot is lost, or someone waits for the table."""
-        room: int | None = None
+        room = Room(kept)
 
         async def look() -> None:
-            nonlocal room
-            room = self.require_kept(await slot.inspect(self.relay, kept), kept, room)
+            room.look(await slot.inspect(self.relay, kept))
 
         return wanted.watched(
             self.owner,
@@ -424,29 +399,6 @@ class _Backfill:
             ),
             also=look,
         )
-
-    def require_kept(self, found: Slot | None, name: str, told: int | None) -> int | None:
-        """Tell of the WAL that the slot may still keep, each time that it has halved; what was told last."""
-        if found is None:
-            raise SlotMissing(
-                f'the slot "{name}" was dropped by another session',
-                next="find out who drops slots here, then run this again: it starts anew",
-            )
-        if found.lost:
-            raise SlotLost(
-                f'the slot "{name}" is lost: the server keeps no more WAL for it',
-                next=f"{slot.limit_of(found)}, then run this again: it makes the slot and reads the table anew",
-            )
-        room = found.safe_wal_size
-        if room is None or (told is not None and room > told / 2):
-            return told
-        if told is None:
-            _log.info("the slot keeps WAL meanwhile", slot=name, safe_wal_bytes=room)
-        else:
-            _log.warning(
-                "the slot comes near its limit", slot=name, safe_wal_bytes=room, wal_status=found.wal_status
-            )
-        return max(room, 0)
 
     async def parts(self, chosen: Sequence[Waiting]) -> list[Parts]:
         """The parts of each table, before the snapshot: what is attached later may hold rows that nobody publishes."""
