@@ -40,7 +40,7 @@ def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json:
     """Say where an event is: its row, whether it was delivered, its topic and partition.
 
     Whether it was delivered is known from what the relay has proof of. Where that doesn't reach it yet, a relay at work
-    gets three seconds to confirm it, and a slot that nobody reads from is searched without consuming anything. Reads
+    gets five seconds to confirm it, and a slot that nobody reads from is searched without consuming anything. Reads
     the table, so it takes a role that may (--admin-dsn). Exits 1 where no event with this id is found.
     """
     settings = load_settings()

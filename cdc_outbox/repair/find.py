@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME: Final = "cdc-outbox find"
 
-PATIENCE: Final = 3.0
-"""Seconds that a relay at work has to confirm the event."""
+PATIENCE: Final = 5.0
+"""Seconds that a relay at work has to prove the event: two of its rounds, of a second each when nothing slows it."""
 
 POLL: Final = 0.25
 
@@ -78,6 +78,10 @@ class Delivery(enum.Enum):
     LEFT_OUT = "left out"
     PASSED = "passed"
     UNKNOWN = "unknown"
+
+
+_UNTIL_FOUND: Final = (Delivery.UNCONFIRMED, Delivery.LEFT_OUT, Delivery.PASSED, Delivery.UNKNOWN)
+"""What holds until the event is found in the topic: then it was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +146,8 @@ async def find(
     """All that is known of the events with this id, in each of the tables; empty where there is none.
 
     `in_topic`: look for them at Kafka too, by the header `id`, by one that the settings fill with the id, or by
-    `ids_from`. `told` hears what makes it slow, and of
-    what can't be known. Raises UsageError for what can't be an id, SetupError, MissingRight, PostgresUnavailable.
+    `ids_from`. `told` hears what makes it slow, and of what can't be known. Raises UsageError for what
+    can't be an id, SetupError, MissingRight, PostgresUnavailable.
     """
     placing = asyncio.create_task(_placement(settings.kafka, told))
     try:
@@ -445,7 +449,7 @@ def _concluded(event: Event, event_id: str) -> Event:
     """With what the topic adds to how far it has come."""
     if event.offset is not None:
         said = f"found at offset {event.offset}"
-        if event.delivery in (Delivery.PASSED, Delivery.UNKNOWN, Delivery.LEFT_OUT):
+        if event.delivery in _UNTIL_FOUND:
             return replace(event, delivery=Delivery.DELIVERED, said=said, next="")
         return replace(event, said=f"{event.said}, and {said}") if event.sent_elsewhere else event
     named = shlex.quote(event_id)

@@ -226,6 +226,17 @@ def test_not_confirmed_by_the_relay_at_work(pipeline: Pipeline) -> None:
     eventually(lambda: find(pipeline, event_id)[0]["delivery"] == "delivered", PATIENCE, "delivered")
 
 
+def test_found_in_the_topic_before_the_relay_has_proof(pipeline: Pipeline) -> None:
+    pipeline.start()
+    with psycopg.connect(pipeline.dsn) as connection:
+        witness = "select from cdc_outbox_witness where slot = %s for update"
+        connection.execute(witness, (pipeline.slot,))
+        event_id = insert(pipeline, "a")
+        eventually(pipeline.read, PATIENCE, "published")
+        (event,) = find(pipeline, event_id, "--in-topic")
+    assert (event["delivery"], event["evidence"], event["next"]) == ("delivered", "found at offset 0", None)
+
+
 def test_what_can_not_be_found_and_what_will_not_be_sent(pipeline: Pipeline) -> None:
     done = run(pipeline, "no uuid")
     assert done.returncode == 2
