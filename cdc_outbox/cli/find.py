@@ -10,10 +10,11 @@ import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
-from cdc_outbox.instant import iso_us, since_epoch
+from cdc_outbox.instant import iso, iso_us, since_epoch
 from cdc_outbox.watch.words import printable
 
 if TYPE_CHECKING:
+    from cdc_outbox.postgres.stored import Stored
     from cdc_outbox.repair.find import Event
 
 _WIDTH = 10
@@ -73,9 +74,7 @@ def _document(event: Event) -> dict[str, Any]:
         "relation": row.relation if row is not None else None,
         "row": event.texts,
         "created_at": _time(event.created_us),
-        "committed_at": row.committed_at.isoformat()
-        if row is not None and row.committed_at is not None
-        else None,
+        "committed_at": _committed(row),
         "delivery": event.delivery.value,
         "evidence": event.said,
         "next": event.next or None,
@@ -110,8 +109,8 @@ def _lines(event_id: str, event: Event) -> list[str]:
     parts["columns"] = ", ".join(f"{name}={_short(text)}" for name, text in event.texts.items())
     if event.created_us is not None:
         parts["created"] = f"{_time(event.created_us)}, {_age(event.created_us)} ago"
-    if row is not None and row.committed_at is not None:
-        parts["committed"] = row.committed_at.isoformat()
+    if (committed := _committed(row)) is not None:
+        parts["committed"] = committed
     if here is not None:
         parts["position"] = (
             f"{here.lsn} row {here.seq}, committed {_time(here.commit_us)}, {here.before} rows before it"
@@ -148,6 +147,10 @@ def _short(text: str | None) -> str:
 
 def _time(us: int | None) -> str | None:
     return None if us is None else iso_us(us)
+
+
+def _committed(row: Stored | None) -> str | None:
+    return None if row is None or row.committed_at is None else iso(row.committed_at, "microseconds")
 
 
 def _age(us: int) -> str:

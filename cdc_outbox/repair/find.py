@@ -29,8 +29,6 @@ from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repair.books import Reader, ids_placed
 from cdc_outbox.repair.planned import planned
 from cdc_outbox.table.mapping import Mapping
-from cdc_outbox.table.unfit import Unfit
-from cdc_outbox.table.values import epoch_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -373,7 +371,7 @@ def _event(
     plan: Plan, values: Values, row: Stored | None, delivery: Delivery, said: str, remedy: str = ""
 ) -> Event:
     """What the row says by itself."""
-    created = _created_us(plan, values)
+    created = plan.created_us(values, 0) or None
     event = Event(plan.table, row, plan.raw(values), created, delivery, said, remedy)
     try:
         message = plan.encode(values, 0, 0, created or time.time_ns() // 1000)
@@ -382,17 +380,6 @@ def _event(
     if isinstance(message, str):
         return replace(event, left_out=message)
     return replace(event, message=message)
-
-
-def _created_us(plan: Plan, values: Values) -> int | None:
-    field = plan.optional.get("created_at")
-    raw = values[field.at] if field is not None else None
-    if field is None or raw is None:
-        return None
-    try:
-        return epoch_us(raw, field.name)
-    except Unfit:
-        return None
 
 
 async def _placement(settings: KafkaSettings, told: Callable[[str], None]) -> Placement:

@@ -105,6 +105,14 @@ def test_on_its_way(pipeline: Pipeline) -> None:
     assert find(pipeline, gone, code=1) == []
 
 
+def test_a_time_that_no_calendar_has(pipeline: Pipeline) -> None:
+    for at in ("infinity", "-infinity", "20000-01-01"):
+        event_id = insert(pipeline, at, f"update outbox set created_at = '{at}' where aggregate_id = '{at}'")
+        (event,) = find(pipeline, event_id)
+        assert (event["delivery"], event["created_at"]) == ("waiting", None)
+        assert event["row"]["created_at"].startswith(at)
+
+
 def test_an_id_that_two_tables_share_has_a_story_in_each(
     database: Database, kafka: Kafka, topics: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
