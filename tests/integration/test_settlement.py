@@ -61,5 +61,4 @@ def test_tables_that_are_not_ours_put_no_confirmation_off(
         )
     )
     pipeline.writer().write(1)
-    written = pipeline.end_of_wal()
-    eventually(lambda: pipeline.confirmed() >= written, 20, lambda: f"{written}:\n{pipeline.relay.text()}")
+    pipeline.wait_confirmed(pipeline.end_of_wal(), 20)
