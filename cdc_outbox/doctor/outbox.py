@@ -16,6 +16,7 @@ from cdc_outbox.postgres import cleanup_grants, marking, outbox, publication, ro
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
+from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.repair.cleanup import aged, old
 from cdc_outbox.table.compiler import NO_TYPE
 from cdc_outbox.table.doubt import remedy
@@ -253,7 +254,7 @@ async def _rows(
     table = plan.table
     try:
         sample = await rows.sample(conn, table, plan.shape.names, plan.layout.payload.name, within=within)
-    except rows.TableLocked:
+    except TableLocked:
         findings.ok("rows", f"not looked at: another session has {table} to itself just now")
         return
     if sample is None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
+from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import reading_right, server, sqlstate
+from cdc_outbox.postgres import reading_right, server, table_locked
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.id_column import digest_of, indexed, text_of
-from cdc_outbox.postgres.rows import TableLocked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 MOST: Final = 500
 """Ids of one query."""
-
-_LOCK_WAIT: Final[LiteralString] = "set lock_timeout = '500ms'"
-_WHOLE: Final[LiteralString] = "set row_security = off"
 
 _MOMENT: Final[LiteralString] = """
 select (extract(epoch from clock_timestamp()) * 1000000)::int8, pg_catalog.pg_current_snapshot()::text
@@ -133,8 +129,8 @@ class Lookup:
                 next=f"create unique index concurrently {name} on {table} ({column}); "
                 "or look without a comparison: cdc-outbox peek --follow",
             )
-        await execute(conn, _WHOLE)
-        await execute(conn, _LOCK_WAIT)
+        await execute(conn, reading_right.ALL_ROWS)
+        await execute(conn, table_locked.AT_ONCE)
         try:
             await self.find([])
         except MissingRight as error:
@@ -149,12 +145,8 @@ class Lookup:
 
         Raises TableLocked while another session has the table to itself, PostgresUnavailable.
         """
-        try:
+        with table_locked.giving_up():
             rows = await execute(self._conn, self._query, (_array(ids),))
-        except CdcOutboxError as error:
-            if sqlstate.of(error) == "55P03":
-                raise TableLocked from error
-            raise
         found: dict[str, list[Found]] = {}
         for id_, at_us, *texts in rows:
             row = Found(int(at_us), tuple(texts[: self._columns]), tuple(texts[self._columns :]))

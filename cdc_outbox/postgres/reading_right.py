@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, MissingRight
 from cdc_outbox.event import quote
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
+
+ALL_ROWS: Final[LiteralString] = "set row_security = off"
+"""For a session: where a policy would hide rows of a table from the role, to read it is an error from now on.
+
+https://www.postgresql.org/docs/current/ddl-rowsecurity.html
+"""
 
 
 def named(error: CdcOutboxError, table: TableName, role: str) -> CdcOutboxError:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import CdcOutboxError, MissingRight
-from cdc_outbox.postgres import sqlstate
+from cdc_outbox.errors import MissingRight
+from cdc_outbox.postgres import reading_right, table_locked
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
@@ -46,14 +46,6 @@ select {texts} from (
 """
 
 
-_WAIT: Final[LiteralString] = "set lock_timeout = '500ms'"
-"""A migration has the table to itself for longer; a server that logs waiting does so after a second."""
-
-
-class TableLocked(Exception):
-    """Another session has the table to itself."""
-
-
 async def sample(
     conn: Connection, table: TableName, columns: Sequence[str], payload: str, *, within: float
 ) -> list[Values] | None:
@@ -61,13 +53,9 @@ async def sample(
 
     `payload` is the column that makes a row large. Raises TableLocked, and what `execute` raises.
     """
-    await execute(conn, _WAIT, within=within)
-    try:
+    await execute(conn, table_locked.AT_ONCE, within=within)
+    with table_locked.giving_up():
         return await _newest(conn, table, columns, payload, within)
-    except CdcOutboxError as error:
-        if sqlstate.of(error) == "55P03":
-            raise TableLocked from error
-        raise
 
 
 async def _newest(
@@ -101,8 +89,7 @@ async def _newest(
         most=sql.Literal(STORED),
         largest=sql.Literal(LARGEST),
     )
-    # A policy that would hide rows is an error then, and not a sample of what is left.
-    await execute(conn, "set row_security = off", within=within)
+    await execute(conn, reading_right.ALL_ROWS, within=within)
     try:
         rows = await execute(conn, query, within=within)
     except (MissingRight, UnicodeDecodeError):  # the second in a SQL_ASCII database

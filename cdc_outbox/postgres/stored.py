@@ -69,7 +69,7 @@ async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_i
         most=sql.Literal(MOST),
     )
     await reach_operators(conn, plan.layout.id.type_oid)
-    await execute(conn, "set row_security = off")
+    await execute(conn, reading_right.ALL_ROWS)
     await execute(conn, sql.SQL("set statement_timeout = {}").format(sql.Literal(int(SCAN * 1000))))
     try:
         rows = await execute(conn, query, (event_id,), within=SCAN + 5)

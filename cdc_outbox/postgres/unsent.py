@@ -12,7 +12,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import by_value, table_rows, zoneless
+from cdc_outbox.postgres import by_value, reading_right, table_rows, zoneless
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.table import compiler
 from cdc_outbox.table.recognise import Shape
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 COUNT_LIMIT: Final = 120.0
 """Seconds for counting rows: a sequential scan of a large table, while WAL waits behind the new slot."""
 
-_WHOLE: Final[LiteralString] = "set row_security = off"
 _LIMIT: Final[LiteralString] = "set statement_timeout = {}"
 
 _TAKEN: Final[LiteralString] = """
@@ -73,7 +72,7 @@ async def count_unsent(
 
 async def see_whole(conn: Connection) -> None:
     """Let the session's statements take COUNT_LIMIT; a policy that would hide rows is an error from now on."""
-    await execute(conn, _WHOLE)
+    await execute(conn, reading_right.ALL_ROWS)
     await execute(conn, sql.SQL(_LIMIT).format(sql.Literal(int(COUNT_LIMIT * 1000))))
 
 

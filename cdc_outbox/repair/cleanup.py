@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from cdc_outbox.errors import CdcOutboxError, SetupError, UsageError
-from cdc_outbox.postgres import expired
+from cdc_outbox.postgres import expired, reading_right
 from cdc_outbox.postgres.acknowledged import Undecided, acknowledged, unless_undecided
 from cdc_outbox.postgres.chosen import NAMES_TIME
 from cdc_outbox.postgres.connection import connect_control, execute
@@ -136,8 +136,7 @@ async def clean(
     try:
         owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
         try:
-            # A policy that would hide rows, from the last look at a partition too, is an error then.
-            await execute(owner, "set row_security = off")
+            await execute(owner, reading_right.ALL_ROWS)  # from the last look at a partition too
             return [
                 await _table(settings, relay, owner, table, rule, dry_run=dry_run, told=told)
                 for table in settings.outbox.tables

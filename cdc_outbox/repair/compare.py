@@ -14,7 +14,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import catalogue, lookup, peek
 from cdc_outbox.postgres.connection import reach_operators
-from cdc_outbox.postgres.rows import TableLocked
+from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.postgres.unseen import Unseen
 from cdc_outbox.repair.comparison import Book, Comparison
 from cdc_outbox.repair.trial import attempt

@@ -12,7 +12,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, SetupError
 from cdc_outbox.postgres import lookup, sqlstate
 from cdc_outbox.postgres.connection import reach_operators
-from cdc_outbox.postgres.rows import TableLocked
+from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.table.values import BYTEA, INT2, INT4, INT8
 
 if TYPE_CHECKING:
