@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import cleanup_grants, marking, outbox, publication, rows, slip
+from cdc_outbox.postgres import cleanup_grants, marking, newest_rows, outbox, publication, slip
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
@@ -253,7 +253,9 @@ async def _rows(
 ) -> None:
     table = plan.table
     try:
-        sample = await rows.sample(conn, table, plan.shape.names, plan.layout.payload.name, within=within)
+        sample = await newest_rows.sample(
+            conn, table, plan.shape.names, plan.layout.payload.name, within=within
+        )
     except TableLocked:
         findings.ok("rows", f"not looked at: another session has {table} to itself just now")
         return
