@@ -32,7 +32,7 @@ https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAR
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
@@ -44,6 +44,7 @@ from cdc_outbox.postgres import server, slip, witness
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.slot import PENDING_SUFFIX, PLUGIN, pending_name
+from cdc_outbox.postgres.transaction import transaction
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
@@ -200,8 +201,7 @@ async def unless_undecided(relay: Connection) -> AsyncIterator[None]:
     a slot waits for every transaction that has one. So a slot is seen, or it is made once the rows are gone, and they
     are counted and read after that. Raises Undecided; PostgresUnavailable.
     """
-    await execute(relay, "begin")
-    try:
+    async with transaction(relay, end="rollback"):
         await execute(relay, _NUMBERED)
         suffix = PENDING_SUFFIX
         found = await execute(relay, _UNDECIDED, (PLUGIN, len(suffix), suffix, suffix))
@@ -212,12 +212,6 @@ async def unless_undecided(relay: Connection) -> AsyncIterator[None]:
                 next=f"cdc-outbox backfill --slot {name.removesuffix(suffix)}",
             )
         yield
-    except BaseException:
-        if not relay.closed:
-            with suppress(CdcOutboxError):
-                await execute(relay, "rollback")
-        raise
-    await execute(relay, "rollback")
 
 
 async def _undecided(conn: Connection, known: set[str]) -> list[str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
@@ -33,10 +33,11 @@ from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.patience import patiently
+from cdc_outbox.postgres.transaction import transaction
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.table.values import Field
@@ -255,7 +256,7 @@ class Partitions:
         )
 
     async def _put_back(self, partition: Partition) -> None:
-        async with _transaction(self._conn):
+        async with transaction(self._conn):
             await execute(self._conn, self._attach(partition), within=SCAN)
             await self._say(partition, out=False)
 
@@ -291,7 +292,7 @@ class Partitions:
     async def _end(self, partition: Partition, *, drop: bool) -> bool:
         """Look at it for the last time, with nobody else at it, and drop it; False if a row isn't acknowledged."""
         owner, name = self._conn, _identifier(partition.name)
-        async with _transaction(owner):
+        async with transaction(owner):
             await execute(owner, sql.SQL("lock table {} in access exclusive mode").format(name))
             ((in_the_way,),) = await execute(
                 owner,
@@ -305,20 +306,6 @@ class Partitions:
             else:
                 await self._say(partition, out=False)
         return True
-
-
-@asynccontextmanager
-async def _transaction(conn: Connection) -> AsyncIterator[None]:
-    """A transaction whose beginning and end have the deadline of any statement."""
-    await execute(conn, "begin")
-    try:
-        yield
-    except BaseException:
-        if not conn.closed:
-            with suppress(CdcOutboxError):
-                await execute(conn, "rollback")
-        raise
-    await execute(conn, "commit")
 
 
 def _identifier(table: TableName) -> sql.Identifier:

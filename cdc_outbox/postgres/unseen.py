@@ -19,6 +19,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres import lookup, sqlstate
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.transaction import transaction
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table.values import TIMESTAMPTZ
 
@@ -104,15 +105,13 @@ async def _read(
         where=where,
         most=sql.Literal(MOST + 1),
     )
-    await execute(conn, sql.SQL(_BEGIN).format(sql.Literal(LIMIT * 1000)))
+    begin = sql.SQL(_BEGIN).format(sql.Literal(LIMIT * 1000))
     try:
-        moment = await lookup.moment(conn)
-        rows = await execute(conn, query, within=LIMIT + 5)
+        async with transaction(conn, begin=begin, end="rollback"):
+            moment = await lookup.moment(conn)
+            rows = await execute(conn, query, within=LIMIT + 5)
     except CdcOutboxError as error:
         if sqlstate.of(error) not in ("55P03", "57014"):
             raise
         return None
-    finally:
-        if not conn.closed:
-            await execute(conn, "rollback")
     return None if len(rows) > MOST else (moment, frozenset(str(id_) for (id_,) in rows))

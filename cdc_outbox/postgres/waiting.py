@@ -11,7 +11,7 @@ that counts in larger steps. Rows that are written at the same time have no orde
 from __future__ import annotations
 
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
@@ -22,12 +22,14 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import table_rows, zoneless
 from cdc_outbox.postgres.by_value import counted, telling
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.transaction import transaction
 from cdc_outbox.postgres.unsent import among, disputed, given_up, has_failed, is_unknown, unsent
 from cdc_outbox.table.doubt import doubtful, remedy
 from cdc_outbox.table.values import INTEGERS, TIMES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from contextlib import AbstractAsyncContextManager
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.slot import Slot
@@ -62,7 +64,6 @@ select a.attname::text, f.filled, coalesce(s.cache, 1), coalesce(s.step, 1)
  limit 1
 """
 
-_READ_ONLY: Final[LiteralString] = "begin transaction read only"
 _NAME: Final = re.compile(
     r'\s*(?:"((?:[^"\x00]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*(?:,|\Z)', re.IGNORECASE
 )
@@ -213,15 +214,9 @@ def _left_out(plan: Plan, where: sql.Composable | None) -> list[sql.Composable]:
     return [*among(plan.selected), *([unsent(sent)] if sent is not None else []), *missed]
 
 
-@asynccontextmanager
-async def _read_only(conn: Connection) -> AsyncIterator[None]:
+def _read_only(conn: Connection) -> AbstractAsyncContextManager[None]:
     """A transaction in which a condition from outside can change nothing."""
-    await execute(conn, _READ_ONLY)
-    try:
-        yield
-    finally:
-        if not conn.closed:
-            await execute(conn, "rollback")
+    return transaction(conn, begin="begin transaction read only", end="rollback")
 
 
 async def _require_known(conn: Connection, plan: Plan, ours: list[sql.Composable]) -> None:
