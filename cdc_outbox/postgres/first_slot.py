@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cdc_outbox.errors import CdcOutboxError, MappingError, MissingRight, SetupError
@@ -61,27 +62,23 @@ class Uncounted(MissingRight):
     """The rows can't be counted: nothing that the SQL of a step would mend."""
 
 
+@dataclass(slots=True)
 class FirstSlot:
     """One try at it. `relay` makes the slot, `owner` reads the tables; `unfit` is why a table has no mapping as yet."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        options: InitOptions,
-        owner: Connection,
-        relay: Connection,
-        unfit: Sequence[MappingError],
-        waiting: Callable[[Sequence[Blocker]], None] | None,
-    ) -> None:
-        self.settings = settings
-        self.options = options
-        self.owner = owner
-        self.relay = relay
-        self.unfit = unfit
-        self.waiting = waiting
-        self.name = settings.postgres.slot
-        self.whole: dict[str, whole.Keys] = {}
-        """The parts of the tables of which is known which rows are left behind, unless the slot is refused."""
+    settings: Settings
+    options: InitOptions
+    owner: Connection
+    relay: Connection
+    unfit: Sequence[MappingError]
+    waiting: Callable[[Sequence[Blocker]], None] | None
+    parts: dict[str, whole.Keys] = field(default_factory=dict)
+    """Those of the tables of which is known which rows are left behind, unless the slot is refused."""
+
+    @property
+    def name(self) -> str:
+        """The slot's own."""
+        return self.settings.postgres.slot
 
     async def named(self, server: Server) -> Slot:
         """The slot under its name, from whatever an earlier run left; the caller holds the lock."""
@@ -100,7 +97,7 @@ class FirstSlot:
         if not done:
             made = await self.counted_slot(pending)
             try:
-                await decide(self.relay, self.owner, self.name, server, made, state.identity, self.whole)
+                await decide(self.relay, self.owner, self.name, server, made, state.identity, self.parts)
             except MissingRight:
                 if pending is None:
                     await slot.drop(self.relay, made.name)
@@ -127,9 +124,9 @@ class FirstSlot:
         await everything_visible(self.owner, made, self.name, within=self.options.wait, waiting=self.waiting)
         try:
             if not self.options.backfill:
-                self.whole = await self.watched(self.left_behind())
+                self.parts = await self.watched(self.left_behind())
                 return made
-            self.whole = {name: [] for of in await self.rows() for name in await whole.parts(self.owner, of)}
+            self.parts = {name: [] for of in await self.rows() for name in await whole.parts(self.owner, of)}
             counted = await self.watched(self.counted())
         except BaseException:
             if pending is None:

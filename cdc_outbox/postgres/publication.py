@@ -187,7 +187,7 @@ select n.nspname::text, c.relname::text
  order by 1, 2 limit 6
 """
 
-
+_EXISTS: Final[LiteralString] = "select from pg_publication where pubname = %s"
 _UNDER_ANOTHER_NAME: Final[LiteralString] = """
 select pubname::text from pg_publication where oid = %s::int8::oid and xmin::text = %s and pubname <> %s
 """
@@ -201,6 +201,11 @@ select p.pubname::text from pg_publication p
           from unnest(%(schemas)s::text[], %(names)s::text[]) as wanted (schema, name))
  order by p.puballtables, 1 limit 5
 """
+
+
+async def exists(conn: Connection, publication: str) -> bool:
+    """Whether there is a publication of that name."""
+    return bool(await execute(conn, _EXISTS, (publication,)))
 
 
 async def other_name(conn: Connection, known: Row, name: str) -> str | None:

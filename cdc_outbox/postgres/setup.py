@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 # Two processes that create the same thing at once: one of them gets one of these.
 _MADE_MEANWHILE: Final = frozenset({"42P07", "42710", "23505"})
 
-_PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
 _SCHEMA: Final[LiteralString] = "select from pg_catalog.pg_namespace where nspname = %s"
 _WAL_LEVEL: Final[LiteralString] = "select pg_catalog.current_setting('wal_level')"
 _RIGHTS: Final[LiteralString] = """
@@ -136,28 +135,26 @@ async def init(
         await owner.close()
 
 
+@dataclass(slots=True)
 class _Init:
     """One run. `owner` is the connection for what needs an owner; the slot is made on the relay's own."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        options: InitOptions,
-        owner: Connection,
-        told: Callable[[Step], None],
-        waiting: Callable[[Sequence[Blocker]], None] | None,
-    ) -> None:
-        self.settings = settings
-        self.options = options
-        self.owner = owner
-        self.told = told
-        self.waiting = waiting
-        self.name = settings.postgres.slot
-        self.steps: list[Step] = []
-        self.needs: list[str] = []
-        """What it takes to give the rights that couldn't be given."""
-        self.refused: MissingRight | None = None
-        self.unfit: list[MappingError] = []
+    settings: Settings
+    options: InitOptions
+    owner: Connection
+    told: Callable[[Step], None]
+    waiting: Callable[[Sequence[Blocker]], None] | None
+    steps: list[Step] = field(default_factory=list)
+    """What was done so far."""
+    needs: list[str] = field(default_factory=list)
+    """What it takes to give the rights that couldn't be given."""
+    refused: MissingRight | None = None
+    unfit: list[MappingError] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The slot's own."""
+        return self.settings.postgres.slot
 
     async def run(self) -> InitReport:
         chosen = steps.chosen_by(self.options)
@@ -265,7 +262,7 @@ class _Init:
             "table": bool(schemas),
             "witness": public or await witness.exists(self.owner),
             "publication": (database and owned)
-            or bool(await execute(self.owner, _PUBLICATION, (self.settings.postgres.publication,))),
+            or await publication.exists(self.owner, self.settings.postgres.publication),
         }
         return [name for name, may in wanted.items() if name in chosen and not may]
 
@@ -292,7 +289,7 @@ class _Init:
         ):
             self.done("publication", name, "failed", statements)
             return
-        if not await execute(self.owner, _PUBLICATION, (name,)):
+        if not await publication.exists(self.owner, name):
             if await slot.inspect(self.owner, self.name) is not None:
                 state = await slip.look(self.owner, self.settings.postgres, self.settings.outbox.tables)
                 raise PublicationWrong(
@@ -311,8 +308,12 @@ class _Init:
 
     async def grants(self, role: str) -> None:
         """Make the role that was asked for, with its rights."""
+        await self.give(role, able=await self.is_able(role))
+
+    async def is_able(self, role: str) -> bool:
+        """Whether the role is there, and may log in and replicate."""
         found = await execute(self.owner, _ABLE, (role,))
-        await self.give(role, able=bool(found and found[0][0]))
+        return bool(found and found[0][0])
 
     async def own_grants(self, relay: Connection) -> None:
         """Where the relay's role isn't the owner, it needs rights on the witness though no role was named."""
@@ -323,7 +324,7 @@ class _Init:
     async def give(self, role: str, *, able: bool) -> None:
         """Give the role what it lacks, part by part, so that what the owner may give doesn't wait for the rest.
 
-        `able`: the role is there, and may log in and replicate.
+        `able`: as `is_able` has it.
         """
         failed: list[tuple[str, sql.Composed]] = []
         first: MissingRight | None = None
@@ -381,16 +382,21 @@ class _Init:
         ]
         return [part for part, there in zip(self.rights(role), has, strict=True) if not there]
 
-    async def run_part(self, name: StepName, object_: str, statements: Statements) -> None:
-        """Run statements. Raises MissingRight; others at the same work are no failure, any other one is the step's."""
+    async def run_part(self, name: StepName, object_: str, statements: Statements) -> bool:
+        """Run statements; False where others at the same work were faster.
+
+        Raises MissingRight; any other failure is the step's.
+        """
         try:
             await execute(self.owner, statements, stage="create", within=WAIT)
         except MissingRight:
             raise
         except CdcOutboxError as error:
-            if sqlstate.of(error) not in _MADE_MEANWHILE:
-                self.done(name, object_, "failed", statements)
-                raise
+            if sqlstate.of(error) in _MADE_MEANWHILE:
+                return False
+            self.done(name, object_, "failed", statements)
+            raise
+        return True
 
     async def slot(self, relay: Connection, server: Server) -> Slot:
         statements = steps.slot(self.settings, self.options)
@@ -417,29 +423,23 @@ class _Init:
     async def relay_needed(self, error: MissingRight) -> MissingRight:
         """The error for an owner who may not replicate: it is the relay that has to, and owns nothing."""
         role = self.options.role or _RELAY_ROLE
-        found = await execute(self.owner, _ABLE, (role,))
-        able = bool(found and found[0][0])
-        superuser = "" if able else f"{by_superuser(self.printing(['witness'], role))}; then "
+        superuser = (
+            "" if await self.is_able(role) else f"{by_superuser(self.printing(['witness'], role))}; then "
+        )
         return MissingRight(
             f"{error}, as who makes a slot and streams from it has to; a role for the relay may, and owns nothing",
             next=f"{superuser}{by_relay(role, self.name)}",
         )
 
     async def make(self, name: StepName, object_: str, statements: Statements) -> None:
-        """Run a step's statements. A missing right is kept for the end; others at work are no failure."""
+        """Run a step's statements. A missing right is kept for the end."""
         try:
-            await execute(self.owner, statements, stage="create", within=WAIT)
+            made = await self.run_part(name, object_, statements)
         except MissingRight as error:
             self.done(name, object_, "failed", statements)
             self.refuse(error)
-            return
-        except CdcOutboxError as error:
-            if sqlstate.of(error) not in _MADE_MEANWHILE:
-                self.done(name, object_, "failed", statements)
-                raise
-            self.done(name, object_, "existed", statements)
-            return
-        self.done(name, object_, "created", statements)
+        else:
+            self.done(name, object_, "created" if made else "existed", statements)
 
     def refuse(self, error: MissingRight) -> None:
         failed = [step.name for step in self.steps if step.status == "failed"]

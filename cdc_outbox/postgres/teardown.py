@@ -21,7 +21,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import MissingRight, SlotBusy
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import slot, witness
+from cdc_outbox.postgres import publication, slot, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.server import MAY_REPLICATE
 from cdc_outbox.postgres.slot import Slot
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME: Final = "cdc-outbox drop"
 
-_PUBLICATION: Final[LiteralString] = "select from pg_catalog.pg_publication where pubname = %s"
 _NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"
 _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
@@ -148,7 +147,7 @@ async def _look(relay: Connection, owner: Connection, settings: PostgresSettings
         remembered = isinstance(row, Witness)
     except MissingRight:
         remembered = True
-    found = bool(await execute(relay, _PUBLICATION, (settings.publication,)))
+    found = await publication.exists(relay, settings.publication)
     return Standing(there, pending, remembered, settings.publication, found, users, unconfirmed)
 
 
@@ -228,7 +227,7 @@ async def _drop(
         await witness.by_who_may(relay, owner, partial(witness.delete, slot=name))
     if standing.witness:
         told(f'removed witness row "{settings.slot}"')
-    if "publication" not in lacking and await execute(owner, _PUBLICATION, (settings.publication,)):
+    if "publication" not in lacking and await publication.exists(owner, settings.publication):
         await _drop_publication(relay, owner, settings, told)
     await _tell_what_stays(relay, owner, told)
 
