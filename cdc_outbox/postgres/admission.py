@@ -167,10 +167,7 @@ class Admission:
             self.watch.accept()
         if left_out is None and self.publication.identity is not None:
             await self._require_all_named(accepted=accept_gap)
-        ((names,),) = await self.control.run(
-            lambda conn: execute(conn, "select current_setting('synchronous_standby_names')")
-        )
-        synchronous.require_none(str(names), self.application_name)
+        await self.control.run(lambda conn: synchronous.require_not(conn, self.application_name))
         await self._renew_witness(accepted=accept_gap)
         await self._tell_of_keyless()
 

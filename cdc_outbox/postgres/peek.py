@@ -80,7 +80,6 @@ _WAIT_EVENT: Final[LiteralString] = (
 )
 # Who doesn't read can't answer either, so the server's patience has to be longer than our beat, however short it is.
 _PATIENT: Final[LiteralString] = "set wal_sender_timeout = '30s'"
-_STANDBYS: Final[LiteralString] = "select pg_catalog.current_setting('synchronous_standby_names')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +257,7 @@ async def _tell_of_others(control: Control, settings: Settings) -> None:
 
 
 async def _require_no_standby(control: Control) -> None:
-    ((names,),) = await control.run(partial(execute, query=_STANDBYS))
-    synchronous.require_none(str(names), APPLICATION_NAME)
+    await control.run(lambda conn: synchronous.require_not(conn, APPLICATION_NAME))
 
 
 @asynccontextmanager

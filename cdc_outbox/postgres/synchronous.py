@@ -12,9 +12,15 @@ https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNC
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import SynchronousStandby
+from cdc_outbox.postgres.connection import execute
+
+if TYPE_CHECKING:
+    from cdc_outbox.postgres.connection import Connection
+
+_SETTING: Final[LiteralString] = "select current_setting('synchronous_standby_names')"
 
 # application_name is cut by the server to NAMEDATALEN - 1 bytes.
 _NAME_BYTES: Final = 63
@@ -46,6 +52,12 @@ def matches(synchronous_standby_names: str, application_name: str) -> str | None
         if name == "*" or _folded(name) == shown:
             return name
     return None
+
+
+async def require_not(conn: Connection, application_name: str) -> None:
+    """Ask the server, and raise SynchronousStandby if it would take us as one. Raises what `execute` raises."""
+    ((listed,),) = await execute(conn, _SETTING)
+    require_none(str(listed), application_name)
 
 
 def require_none(synchronous_standby_names: str, application_name: str) -> None:
