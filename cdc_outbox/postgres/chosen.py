@@ -16,7 +16,6 @@ from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import reading_right, sqlstate, table_rows
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
-from cdc_outbox.postgres.unsent import COUNT_LIMIT
 from cdc_outbox.table.values import INTEGERS, Field
 
 if TYPE_CHECKING:
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from cdc_outbox.table.plan import Plan
 
 _NOW: Final[LiteralString] = "select (extract(epoch from clock_timestamp()) * 1000000)::int8"
+
+LIMIT: Final = 120.0
+"""Seconds for counting rows that are left out."""
 
 NAMED: Final = 10
 """Ids that are told of rows that are left out."""
@@ -249,7 +251,7 @@ class ChosenRows:
             return 0, []
         plan = self.plan
         left = sql.SQL("{} and not {}").format(self._where, self._proven)
-        count = await table_rows.count(conn, plan.table, left, within=COUNT_LIMIT)
+        count = await table_rows.count(conn, plan.table, left, within=LIMIT)
         if not count:
             return 0, []
         query = sql.SQL("select pg_catalog.format('%s', {}) from {} where {} order by {} limit {}").format(
@@ -259,4 +261,4 @@ class ChosenRows:
             self._order,
             sql.Literal(NAMED),
         )
-        return count, [str(id_) for (id_,) in await execute(conn, query, within=COUNT_LIMIT)]
+        return count, [str(id_) for (id_,) in await execute(conn, query, within=LIMIT)]
