@@ -26,7 +26,6 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import ProvenSnapshot, guard, unended
-from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repeats import Repeats
 from cdc_outbox.tally import Tally
 
@@ -100,9 +99,9 @@ class Settlement:
         self._interval = interval
         self._target = target
         self._guarded = admission.guarded(stream)
-        known = admission.witness if isinstance(admission.witness, Witness) else None
-        self._to_prove = proves and target is not None and known is not None
-        self._proven = ProvenSnapshot(known.snapshot if known else None)
+        row = admission.row
+        self._to_prove = proves and target is not None and row is not None
+        self._proven = ProvenSnapshot(row.snapshot if row is not None else None)
         self._written = self._proven.horizon
         self._owed: int | None = None
         self._marked = marks.marked if marks is not None else 0

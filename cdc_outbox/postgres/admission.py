@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial
-from shlex import quote as quoted
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
@@ -22,7 +21,7 @@ from cdc_outbox.errors import (
     SlotBusy,
     SlotMissing,
 )
-from cdc_outbox.event import TableName, quote
+from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import (
     backend,
@@ -96,6 +95,16 @@ class Admission:
         self._holder: int | None = None
         """Who streamed from the slot at the check: as long as another process does, nothing is written."""
 
+    @property
+    def row(self) -> Witness | None:
+        """The slot's witness row as the check has found it or we have written it since; None where there is none."""
+        return self.witness if isinstance(self.witness, Witness) else None
+
+    @property
+    def _fed(self) -> Identity | None:
+        """The publication and tables that the slot was fed by, as far as a witness row says so."""
+        return self.row.identity if self.row is not None else None
+
     async def open(self) -> None:
         """Connect. Raises SetupError, MissingRight, PostgresUnavailable; also while the server is a standby."""
         connection = await connect_control(self._settings, application_name=self.application_name)
@@ -158,7 +167,8 @@ class Admission:
             self._refuse_unless(accept_gap and found is not None, judged.error)
         if (another := await self._another_publication()) is not None:
             self._refuse_unless(accept_gap and isinstance(another, PublicationReplaced), another)
-        if (left_out := self._left_out()) is not None:
+        left_out = belonging.left_out(self._settings, self.publication, self._fed)
+        if left_out is not None:
             self._refuse_unless(accept_gap, left_out)
         try:
             await self._look_back(found)
@@ -182,32 +192,6 @@ class Admission:
     async def _by_whom(self, step: str) -> str:
         name, tables = self._settings.publication, self._tables
         return await self.control.run(lambda conn: owning.by_whom(conn, step, name, tables))
-
-    def _left_out(self) -> SetupError | None:
-        """Refuse where the slot also feeds a table that we aren't told of: its rows would be passed over for good.
-
-        The witness row knows which tables were delivered from the slot, by their OIDs, so that one which was renamed
-        isn't missed. Without a row nobody knows; then a publication that has more tables is only told of.
-        """
-        known = self.witness.identity if isinstance(self.witness, Witness) else None
-        now = self.publication.identity
-        if known is None or now is None:
-            return None
-        ours, oids = dict(now.members), {member.table for _, member in now.members}
-        others = [name for name, at in known.members if name not in ours and at.table not in oids]
-        if not others:
-            return None
-        name, left_out = self._settings.slot, ", ".join(others)
-        dropping = f"alter publication {quote(self._settings.publication)} drop table {left_out};"
-        own = " ".join(f"--table {quoted(table)}" for table in ours)
-        every = " ".join(f"--table {quoted(table)}" for table in (*others, *ours))
-        return SetupError(
-            f"the slot {name} feeds {left_out} too, and a relay of {', '.join(ours)} alone would pass over those rows"
-            " for good",
-            next=f"cdc-outbox start --slot {name} {every}; or give each table a slot and a publication of its own; or,"
-            f" where the rows of {left_out} need no delivery any more, take it out of the publication, if it names it"
-            f" ({dropping}), and then {accept_gap(name)} {own}",
-        )
 
     async def _require_all_named(self, *, accepted: bool) -> None:
         """Refuse where the publication names tables whose rows nobody would deliver.
@@ -234,7 +218,7 @@ class Admission:
     async def _look_back(self, found: Slot | None) -> None:
         """Compare the publication with what is known of it, and write down what happened to it."""
         watch, state = self.watch, self.publication
-        row = self.witness if isinstance(self.witness, Witness) else None
+        row = self.row
         if row is not None:
             watch.recall(row)
         unknown = watch.known is None
@@ -267,17 +251,15 @@ class Admission:
 
     async def _another_publication(self) -> SetupError | None:
         """Why the publication that we are told of isn't the one that the witness row names, if so."""
-        known = self.witness.identity if isinstance(self.witness, Witness) else None
+        settings, state, known = self._settings, self.publication, self._fed
         if known is None:
             return None
-        settings, state = self._settings, self.publication
         return await self.control.run(
             lambda conn: belonging.another_publication(conn, settings, state, known)
         )
 
     def _new_tables(self) -> bool:
-        known = self.witness.identity if isinstance(self.witness, Witness) else None
-        return known is not None and bool(belonging.strange(self._tables, self.publication, known))
+        return self._fed is not None and bool(belonging.strange(self._tables, self.publication, self._fed))
 
     async def _of_the_slot(self, known: Identity) -> PublicationState:
         settings, tables, state = self._settings, self._tables, self.publication
@@ -339,7 +321,7 @@ class Admission:
         """Make the row where there is none, and let it speak of this server and publication."""
         if self.witness is Absent.TABLE or self.position is None or not self._writes:
             return
-        known = self.witness if isinstance(self.witness, Witness) else None
+        known = self.row
         same_server = (
             known is not None
             and known.system_identifier == self.server.system_identifier
@@ -366,7 +348,7 @@ class Admission:
         A crash takes nothing back of what was committed to the witness or streamed. Without a witness table the slot's
         position counts, which a crash may set back: that is a wrong guess on the safe side.
         """
-        known = self.witness.position if isinstance(self.witness, Witness) else self.position
+        known = self.row.position if self.row is not None else self.position
         ends = self.publication.insert_lsn
         back = (known or ZERO) < self._memory.proven or (ends is not None and ends < delivered)
         if back:
@@ -433,7 +415,7 @@ class Admission:
         A row of the witness has a snapshot as soon as something was delivered from its slot. Who has just accepted a
         gap knows that rows are missing.
         """
-        fresh = isinstance(self.witness, Witness) and self.witness.snapshot is None
+        fresh = self.row is not None and self.row.snapshot is None
         if fresh and not self._memory.accepted:
             return PublicationUnseen(str(unseen), next=begin_with_the_table(self._settings.slot))
         return unseen
@@ -444,16 +426,16 @@ class Admission:
 
     async def advance(self, position: LSN, snapshot: str | None) -> None:
         """Write into the witness row, if there is the table, that everything up to `position` is delivered."""
-        if isinstance(self.witness, Witness):
-            row = replace(self.witness, position=position, snapshot=snapshot)
+        if self.row is not None:
+            row = replace(self.row, position=position, snapshot=snapshot)
             await self.control.run(lambda conn: witness.advance(conn, row))
             self.witness = row
         self._memory.proven = position
 
     async def note(self) -> None:
         """Write new incidents into the witness row, if there is the table, and the publication as it is known now."""
-        if isinstance(self.witness, Witness) and self.watch.unwritten:
-            row = replace(self.witness, publication=str(self.watch.known), incidents=self.watch.unwritten)
+        if self.row is not None and self.watch.unwritten:
+            row = replace(self.row, publication=str(self.watch.known), incidents=self.watch.unwritten)
             await self.control.run(lambda conn: whole.forget(conn, self._settings.slot))
             await self.control.run(lambda conn: witness.note(conn, row))
             self.witness = replace(row, incidents=self.watch.incidents)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from cdc_outbox.errors import PublicationReplaced, PublicationWrong
+from cdc_outbox.errors import PublicationReplaced, PublicationWrong, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import publication
 from cdc_outbox.postgres.remedy import accept_gap
 from cdc_outbox.settings.likeness import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.connection import Connection
@@ -68,7 +68,6 @@ async def of_the_slot(
         if part.problem is not None:
             return part
     fed = [name for name, _ in known.members]
-    own = " ".join(f"--table {shlex.quote(name)}" for name in fed)
     also = (
         f"; or, to feed {', '.join(map(str, foreign))} from it too: {state.next}"
         if state.next.endswith(";")
@@ -76,7 +75,7 @@ async def of_the_slot(
     )
     raise PublicationWrong(
         f"{state.problem}; the slot {settings.slot} feeds {', '.join(fed)}",
-        next=f"cdc-outbox start --slot {settings.slot} {own}{also}",
+        next=f"cdc-outbox start --slot {settings.slot} {_flags(fed)}{also}",
     )
 
 
@@ -85,6 +84,35 @@ def strange(tables: Sequence[TableName], state: PublicationState, known: Identit
     names, oids = {name for name, _ in known.members}, {member.table for _, member in known.members}
     there = {name: member.table for name, member in state.tables}
     return [table for table in tables if str(table) not in names and there.get(str(table)) not in oids]
+
+
+def left_out(
+    settings: PostgresSettings, state: PublicationState, known: Identity | None
+) -> SetupError | None:
+    """Why a relay of these tables may not stream, where the slot also feeds others: it would pass over their rows.
+
+    Tables are known by their OIDs, so that one which was renamed isn't missed. Without a witness row nobody knows what
+    the slot feeds; then a publication that has more tables is only told of.
+    """
+    if known is None or state.identity is None:
+        return None
+    ours, oids = dict(state.identity.members), {member.table for _, member in state.identity.members}
+    others = [name for name, at in known.members if name not in ours and at.table not in oids]
+    if not others:
+        return None
+    slot, left = settings.slot, ", ".join(others)
+    dropping = f"alter publication {quote(settings.publication)} drop table {left};"
+    return SetupError(
+        f"the slot {slot} feeds {left} too, and a relay of {', '.join(ours)} alone would pass over those rows"
+        " for good",
+        next=f"cdc-outbox start --slot {slot} {_flags((*others, *ours))}; or give each table a slot and a publication "
+        f"of its own; or, where the rows of {left} need no delivery any more, take it out of the publication, if it "
+        f"names it ({dropping}), and then {accept_gap(slot)} {_flags(ours)}",
+    )
+
+
+def _flags(tables: Iterable[str]) -> str:
+    return " ".join(f"--table {shlex.quote(table)}" for table in tables)
 
 
 async def beside(

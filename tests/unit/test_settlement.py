@@ -21,7 +21,7 @@ def test_what_others_ask_puts_the_next_round_off_by_half_an_interval_at_most() -
     async def scene() -> list[float]:
         now = asyncio.get_running_loop().time
         control = SimpleNamespace(lost=asyncio.get_running_loop().create_future(), asked=0)
-        admission: Any = SimpleNamespace(control=control, guarded=lambda _: None, witness=None, position=None)
+        admission: Any = SimpleNamespace(control=control, guarded=lambda _: None, row=None, position=None)
         unused: Any = None
         settlement = Settlement(admission, unused, Ledger(), unused, interval=INTERVAL)
         began: list[float] = []
@@ -58,7 +58,7 @@ def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
     advance.side_effect = lambda position, snapshot: proven.append(snapshot)
     admission: Any = SimpleNamespace(
         guarded=lambda _: None,
-        witness=None,
+        row=None,
         position=LSN(end),
         advance=advance,
         note=mock.AsyncMock(),
@@ -115,7 +115,7 @@ class Idle:
         self.admission: Any = SimpleNamespace(
             control=lost,
             guarded=lambda _: None,
-            witness=row,
+            row=row,
             position=LSN(begins),
             advance=self._advance,
             seen=mock.Mock(),
