@@ -12,7 +12,8 @@ from cdc_outbox.doctor.check import MAY_PASS
 from cdc_outbox.doctor.topics import Topics, count, some
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.kafka import options, tool
-from cdc_outbox.kafka.inspection import Inspection, record_size
+from cdc_outbox.kafka.inspection import Inspection
+from cdc_outbox.kafka.records import size_of
 
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
@@ -44,7 +45,7 @@ async def examine(settings: KafkaSettings, outbox: Outbox, findings: Findings) -
 def _record_size(settings: KafkaSettings, outbox: Outbox, findings: Findings) -> None:
     """The largest message that is known against our own limit."""
     limit = options.max_request_size(settings)
-    largest = max(map(record_size, outbox.messages), default=0)
+    largest = max(map(size_of, outbox.messages), default=0)
     name, option = "record_size", "max.request.size"
     if largest > limit:
         findings.fail(
@@ -81,7 +82,7 @@ class KafkaSide:
         self.tool = tool.address(settings)
         self.sizes: dict[str, int] = {}
         for message in outbox.messages:
-            self.sizes[message[0]] = max(self.sizes.get(message[0], 0), record_size(message))
+            self.sizes[message[0]] = max(self.sizes.get(message[0], 0), size_of(message))
 
     async def examine(self) -> None:
         """Raises KafkaUnavailable when the cluster falls silent."""

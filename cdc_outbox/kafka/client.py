@@ -68,20 +68,25 @@ async def start(client: AIOKafkaProducer | AIOKafkaConsumer, settings: KafkaSett
         raise await _why(settings) from error
 
 
+async def probe(host: str, port: int, settings: KafkaSettings, *, within: float) -> Exception | None:
+    """Why we can't connect to one server in `within` seconds; None where we can, and it lets us in.
+
+    Raises ConfigError as `options.connection` does.
+    """
+    try:
+        async with asyncio.timeout(within):
+            (await create_conn(host, port, **options.single_connection(settings))).close()
+    except (KafkaError, OSError) as error:  # TimeoutError is one
+        return error
+    return None
+
+
 async def _why(settings: KafkaSettings) -> CdcOutboxError:
     """Why no server of the list can be used. The client logs the reasons, and raises one error for all of them."""
-    connection = options.single_connection(settings)
-
-    async def probed(host: str, port: int) -> Exception | None:
-        try:
-            async with asyncio.timeout(PROBE_LIMIT):
-                (await create_conn(host, port, **connection)).close()
-        except (KafkaError, OSError) as error:  # TimeoutError is one
-            return error
-        return None
-
     listed = collect_hosts(options.connection(settings)["bootstrap_servers"], randomize=False)
-    found = await asyncio.gather(*(probed(host, port) for host, port, _ in listed))
+    found = await asyncio.gather(
+        *(probe(host, port, settings, within=PROBE_LIMIT) for host, port, _ in listed)
+    )
     reasons: list[str] = []
     unknown: list[str] = []
     for (host, port, _), error in zip(listed, found, strict=True):

@@ -17,7 +17,6 @@ from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.kafka import client, options, refusal, topics
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from aiokafka import AIOKafkaProducer
 
-    from cdc_outbox.event import Encoded
     from cdc_outbox.settings import KafkaSettings
 
 WITHIN: Final = 5.0
@@ -102,14 +100,10 @@ class Inspection:
         return options.connection(self._settings)["bootstrap_servers"]
 
     async def _probe(self, host: str, port: int) -> str | None:
-        try:
-            async with asyncio.timeout(WITHIN):
-                (await create_conn(host, port, **options.single_connection(self._settings))).close()
-        except TimeoutError:
-            return "no answer"
-        except (KafkaError, OSError) as error:
-            return refusal.in_short(error)
-        return None
+        error = await client.probe(host, port, self._settings, within=WITHIN)
+        if error is None:
+            return None
+        return "no answer" if isinstance(error, TimeoutError) else refusal.in_short(error)
 
     async def brokers(self) -> list[Broker]:
         """The cluster's brokers, each tried at its advertised address."""
@@ -204,12 +198,6 @@ class Inspection:
                 f"the cluster doesn't answer a question: {refusal.in_short(error)}",
                 next="check that all brokers can be reached at the addresses that they advertise",
             ) from error
-
-
-def record_size(message: Encoded) -> int:
-    """Bytes of a message as a Kafka record, as the publisher counts them."""
-    _, _, key, value, _, headers = message
-    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers]))
 
 
 def _number(text: str | None) -> int | None:

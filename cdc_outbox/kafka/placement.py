@@ -16,9 +16,9 @@ from aiokafka.errors import KafkaError
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import delivery_errors, options, refusal, topics
-from cdc_outbox.kafka.inspection import record_size
 from cdc_outbox.kafka.partitioner import HASHES
-from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
+from cdc_outbox.kafka.records import size_of
+from cdc_outbox.kafka.topic_settings import MAX_BYTES, max_bytes, question
 
 if TYPE_CHECKING:
     from cdc_outbox.event import Encoded
@@ -102,7 +102,7 @@ class Placement:
         Our own limit is known without a cluster; what the topic has against it only where one was reached.
         """
         topic, number, *_ = encoded
-        size, ours = record_size(encoded), options.max_request_size(self._settings)
+        size, ours = size_of(encoded), options.max_request_size(self._settings)
         room = delivery_errors.room_for(topic, size, self._settings)
         if size > ours:
             return Obstacle("too_large", delivery_errors.oversized(size, ours), room)
@@ -134,8 +134,7 @@ class Placement:
         try:
             async with asyncio.timeout(WITHIN):
                 await asking.bootstrap()
-                found = told(await asking.send(asking.get_random_node(), request)).get(topic, {})
-            return int(found[MAX_BYTES]) if MAX_BYTES in found else None
+                return max_bytes(await asking.send(asking.get_random_node(), request), topic)
         except (TimeoutError, KafkaError, OSError, refusal.UNCOVERED, ValueError, TypeError):
             return None
         finally:

@@ -28,14 +28,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import KafkaError
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
 from cdc_outbox.kafka.partitioner import HASHES
-from cdc_outbox.kafka.records import Records
+from cdc_outbox.kafka.records import Records, size_of
 from cdc_outbox.publisher import BusRefused, StartOver, TopicUnknown, Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.tally import Tally, reason
@@ -216,13 +215,12 @@ class KafkaPublisher:
 
     def _open(self, lane: Lane, encoded: Encoded, lsn: int, seq: int) -> Batch:
         # A batch refuses what doesn't fit, but for its first record: only that one has to be measured.
-        topic, _, key, value, _, headers = encoded
-        size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers])
+        size = size_of(encoded)
         if size > self._max_record:
             raise Unpublishable(
                 delivery_errors.oversized(size, self._max_record),
                 encoded,
-                next=delivery_errors.room_for(topic, size, self._settings),
+                next=delivery_errors.room_for(lane.topic, size, self._settings),
                 reason="too_large",
                 lsn=lsn,
                 seq=seq,

@@ -9,11 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiokafka.record._protocols import DefaultRecordMetadataProtocol
+
+    from cdc_outbox.event import Encoded
+
+
+def size_of(message: Encoded) -> int:
+    """Bytes of a message as a record, by which it is held against a limit: the most that they may be."""
+    _, _, key, value, _, headers = message
+    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, [*headers]))
 
 
 class Records(BatchBuilder):

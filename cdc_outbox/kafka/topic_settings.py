@@ -30,3 +30,12 @@ def told(answer: Any) -> dict[str, dict[str, str]]:
         for code, _, _, topic, entries in answer.resources
         if code == 0
     }
+
+
+def max_bytes(answer: Any, topic: str) -> int | None:
+    """The topic's limit for a batch, as an answer to a question for MAX_BYTES has it; None where it has none.
+
+    Raises ValueError for what is no number.
+    """
+    found = told(answer).get(topic, {})
+    return int(found[MAX_BYTES]) if MAX_BYTES in found else None

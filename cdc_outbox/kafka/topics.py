@@ -25,7 +25,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client, refusal, tool
-from cdc_outbox.kafka.topic_settings import MAX_BYTES, question, told
+from cdc_outbox.kafka.topic_settings import MAX_BYTES, max_bytes, question
 from cdc_outbox.publisher import TopicMissing
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ async def _state(producer: AIOKafkaProducer, topic: str) -> type[KafkaError]:
 async def _limit(producer: AIOKafkaProducer, topic: str) -> int | None:
     """The topic's limit for a batch. Reading it takes the right DescribeConfigs, which often isn't granted."""
     try:
-        found = told(await _request(producer, question([topic], MAX_BYTES))).get(topic, {})
-        return int(found[MAX_BYTES]) if MAX_BYTES in found else None
+        return max_bytes(await _request(producer, question([topic], MAX_BYTES)), topic)
     except (CdcOutboxError, ValueError, TypeError):
         return None  # what isn't told is learnt from the first batch that is refused
 

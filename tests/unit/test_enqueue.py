@@ -19,7 +19,7 @@ from cdc_outbox.enqueue import asyncpg, psycopg, sqlalchemy
 from cdc_outbox.enqueue.event import Event
 from cdc_outbox.enqueue.table import COLUMNS, MAX_BYTES, TYPES, OutboxTable, Row, alike
 from cdc_outbox.errors import CallRefused, EventTooLarge, EventUnfit
-from cdc_outbox.kafka.inspection import record_size
+from cdc_outbox.kafka.records import size_of
 from cdc_outbox.postgres.steps import default_columns
 from cdc_outbox.settings.model import ROLES
 
@@ -193,7 +193,7 @@ class TestSize:
         parts = event(id=ID, event_version=3, payload=payload, headers={"tenant": "Zürich", "n": 5})
         printed = json.dumps(payload, ensure_ascii=False).encode() if payload is not None else None
         headers = [("id", ID.encode()), ("type", b"Placed"), ("version", b"3"), ("tenant", "Zürich".encode())]
-        size = record_size(("t", None, b"42", printed, 0, [*headers, ("n", b"5")]))
+        size = size_of(("t", None, b"42", printed, 0, [*headers, ("n", b"5")]))
         with pytest.raises(EventTooLarge):
             OutboxTable(max_bytes=size - 1).row(parts)
         assert OutboxTable(max_bytes=size + 100).row(parts)
