@@ -6,11 +6,18 @@ https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.statement import shape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+LOOK: Final = 0.2
+"""Seconds between looks at who holds something up."""
 
 # A role without pg_read_all_stats sees neither start nor query of other sessions.
 _BLOCKERS: Final[LiteralString] = """
@@ -79,6 +86,29 @@ async def blockers(conn: Connection, pid: int) -> tuple[Blocker, ...]:
     return tuple(Blocker(*row) for row in await execute(conn, _BLOCKERS, {"pid": pid}))
 
 
+async def held_up(
+    work: asyncio.Future[Any],
+    look: Callable[[], Awaitable[tuple[Blocker, ...]]],
+    told: Callable[[Sequence[Blocker]], None] | None,
+) -> tuple[Blocker, ...]:
+    """Wait for the end of `work`, whatever that is; who held it up at last. `told` hears of them when they change.
+
+    Raises what `look` raises, and then the work goes on.
+    """
+    seen: tuple[Blocker, ...] = ()
+    while not (await asyncio.wait({work}, timeout=LOOK))[0]:
+        now = await look()
+        if now and told is not None and set(map(_which, now)) != set(map(_which, seen)):
+            told(now)
+        seen = now or seen
+    return seen
+
+
+def in_words(blockers: Sequence[Blocker]) -> str:
+    """All of them, for the end of a sentence; there are some."""
+    return "; ".join(map(str, blockers)) or "of sessions that this role can't see"
+
+
 async def unended(conn: Connection) -> dict[int, Blocker]:
     """The transactions of this database that have a number and may have begun to commit, by number.
 
@@ -86,6 +116,10 @@ async def unended(conn: Connection) -> dict[int, Blocker]:
     seen to be idle in his transaction: his commit is yet to come.
     """
     return {int(xid): Blocker(*named) for xid, *named in await execute(conn, _UNENDED)}
+
+
+def _which(blocker: Blocker) -> tuple[int | None, str | None]:
+    return blocker.pid, blocker.gid
 
 
 def _short(query: str) -> str:

@@ -25,7 +25,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from cdc_outbox.errors import PostgresUnavailable, SetupError, UsageError
+from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import password, refusal, sqlstate
 from cdc_outbox.settings.dsn import LIBPQ_VARIABLES
 
@@ -74,6 +74,8 @@ TRIGGERS_SEE_PUBLIC: Final[LiteralString] = (
 )
 """A condition, always true, in what picks the rows that a statement writes: by then the statement's own names are
 bound, and what the application's triggers name without a schema is found, until the statement ends."""
+
+_NOTICE_THE_END: Final[LiteralString] = "set client_connection_check_interval = '500ms'"
 
 _FIRST_OWN_TYPE: Final = 16384
 """The lowest OID of a type that isn't PostgreSQL's own."""
@@ -211,6 +213,15 @@ async def reach_operators(conn: Connection, *types: int) -> None:
     """Let the session find what is in `public`, where a type isn't PostgreSQL's own: nor are its operators then."""
     if any(oid >= _FIRST_OWN_TYPE for oid in types):
         await execute(conn, PUBLIC)
+
+
+async def end_with_us(conn: Connection, *, stage: sqlstate.Stage = "control") -> None:
+    """Let the server end a statement of the session that nobody waits for any more, where its platform can tell.
+
+    It is Linux's and macOS's that can; elsewhere a statement has its own limit.
+    """
+    with suppress(CdcOutboxError):
+        await execute(conn, _NOTICE_THE_END, stage=stage)
 
 
 def sever(conn: Connection) -> None:

@@ -35,14 +35,13 @@ from cdc_outbox.errors import CdcOutboxError, MappingError, MissingRight, SetupE
 from cdc_outbox.postgres import outbox, slip, slot, wanted, whole
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import NoMark
-from cdc_outbox.postgres.connection import Connection
+from cdc_outbox.postgres.connection import Connection, end_with_us
 from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.noted import note
 from cdc_outbox.postgres.pending import decide, decided, everything_visible, require_complete, witness_row
 from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.postgres.steps import InitOptions
-from cdc_outbox.postgres.table_rows import noticed
 from cdc_outbox.postgres.unsent import COUNT_LIMIT, count_unsent, see_whole, unsent_by_value
 from cdc_outbox.table.compiler import bookkeeping
 from cdc_outbox.table.own_words import is_told
@@ -144,7 +143,7 @@ class FirstSlot:
 
     async def watched(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Do what reads the tables over the owner's connection; raise TableWanted where somebody waits for one."""
-        await noticed(self.owner)
+        await end_with_us(self.owner)
         pid = self.owner.info.backend_pid
         async with wanted.watched(
             self.relay, lambda: pid, next=lambda: "let it be done, then run the same init again"

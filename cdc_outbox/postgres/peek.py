@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
@@ -36,11 +36,12 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import catalogue, protocol, publication, server, slip, slot, sqlstate, synchronous
-from cdc_outbox.postgres.blocker import Blocker, blockers
+from cdc_outbox.postgres.blocker import Blocker, blockers, held_up, in_words
 from cdc_outbox.postgres.connection import (
     Connection,
     connect_control,
     connect_replication,
+    end_with_us,
     execute,
     sever,
 )
@@ -291,9 +292,7 @@ async def _create_temporary(
     replication: Connection, control: Control, name: str, waiting: Callable[[Sequence[Blocker]], None]
 ) -> None:
     """Make a slot that lives as long as the connection, with a bounded wait for the transactions that are open."""
-    # Where the platform can't do it (it is Linux's and macOS's), the statement's own limit has to do.
-    with suppress(CdcOutboxError):
-        await execute(replication, "set client_connection_check_interval = '500ms'", stage="identify")
+    await end_with_us(replication, stage="identify")
     statement = sql.SQL(
         "set statement_timeout = {limit};"
         " select pg_catalog.pg_create_logical_replication_slot({name}, {plugin}, true);"
@@ -302,18 +301,18 @@ async def _create_temporary(
     making = asyncio.create_task(execute(replication, statement, stage="create", within=WAIT + 5))
     seen: tuple[Blocker, ...] = ()
     try:
-        while not (await asyncio.wait({making}, timeout=0.2))[0]:
-            now = await control.run(lambda conn: blockers(conn, replication.info.backend_pid))
-            if now and [str(each.pid) for each in now] != [str(each.pid) for each in seen]:
-                waiting(now)
-            seen = now or seen
+        seen = await held_up(
+            making,
+            lambda: control.run(lambda conn: blockers(conn, replication.info.backend_pid)),
+            waiting,
+        )
         making.result()
     except CdcOutboxError as error:
         if sqlstate.of(error) != "57014":
             raise
-        names = "; ".join(str(each) for each in seen) or "of sessions that this role can't see"
         raise SlotBlocked(
-            f"the temporary slot could not be made within {WAIT:g} s, for these transactions are open: {names}",
+            f"the temporary slot could not be made within {WAIT:g} s, for these transactions are open: "
+            f"{in_words(seen)}",
             next="let them end, then run the same command again",
         ) from error
     finally:

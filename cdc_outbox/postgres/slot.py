@@ -34,11 +34,12 @@ from cdc_outbox import ddl, faults
 from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost, SlotMissing, SlotUnusable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import sqlstate
-from cdc_outbox.postgres.blocker import Blocker, blockers
+from cdc_outbox.postgres.blocker import Blocker, blockers, held_up, in_words
 from cdc_outbox.postgres.connection import (
     STATEMENT_TIMEOUT,
     Connection,
     connect_replication,
+    end_with_us,
     execute,
     sever,
 )
@@ -307,21 +308,10 @@ async def create(
     Raises SlotBlocked, naming them, after `within` seconds; nothing is left behind then. SetupError when the
     server has no room for a slot or doesn't decode, MissingRight, PostgresUnavailable.
     """
-    # Where the platform can't do it (it is Linux's and macOS's), the statement's own limit has to do.
-    with suppress(CdcOutboxError):
-        await execute(conn, "set client_connection_check_interval = '500ms'")
+    await end_with_us(conn)
     making = asyncio.ensure_future(_make(conn, name, failover, within))
-    seen: tuple[Blocker, ...] = ()
     try:
-        while not (await asyncio.wait({making}, timeout=0.2))[0]:
-            now = await blockers(watcher, conn.info.backend_pid)
-            if (
-                now
-                and [(each.pid, each.gid) for each in now] != [(each.pid, each.gid) for each in seen]
-                and waiting
-            ):
-                waiting(now)
-            seen = now or seen
+        seen = await held_up(making, lambda: blockers(watcher, conn.info.backend_pid), waiting)
     except BaseException:
         await _give_up(conn, making)
         raise
@@ -332,15 +322,11 @@ async def create(
         if isinstance(failure, Error):
             raise sqlstate.from_exception(failure, stage="create") from failure
         raise failure
-    await execute(
-        conn, STATEMENT_TIMEOUT
-    )  # for those who run the same statements, they end with the role's own
+    # For those who run the same statements, they end with the role's own limit.
+    await execute(conn, STATEMENT_TIMEOUT)
     made = await inspect(conn, name)
     if made is None or made.confirmed_flush_lsn is None:
-        raise SlotMissing(
-            f'the slot "{name}" was dropped by another session while it was made',
-            next="find out who drops slots here, then run init again",
-        )
+        raise _dropped_meanwhile(name)
     return made
 
 
@@ -364,13 +350,19 @@ async def _give_up(conn: Connection, making: asyncio.Future[None]) -> None:
 
 
 def _blocked(name: str, within: float, seen: Sequence[Blocker]) -> SlotBlocked:
-    names = "; ".join(str(each) for each in seen) or "of sessions that this role can't see"
     pids = [each.pid for each in seen if each.pid is not None]
     how = f" (select pg_terminate_backend({pids[0]});)" if pids else ""
     return SlotBlocked(
         f'the slot "{name}" could not be made within {within:g} s, for it has to wait for open transactions: '
-        f"{names}",
+        f"{in_words(seen)}",
         next=f"let them end, or end them{how}, then run the same command again",
+    )
+
+
+def _dropped_meanwhile(name: str) -> SlotMissing:
+    return SlotMissing(
+        f'the slot "{name}" was dropped by another session while it was made',
+        next="find out who drops slots here, then run init again",
     )
 
 
@@ -436,10 +428,7 @@ async def hand_over(conn: Connection, settings: PostgresSettings) -> tuple[Slot 
         faults.backfill_held("copied")
         slot = await inspect(conn, name)
     if slot is None:
-        raise SlotMissing(
-            f'the slot "{name}" was dropped by another session while it was made',
-            next="find out who drops slots here, then run init again",
-        )
+        raise _dropped_meanwhile(name)
     usable(slot)
     if pending.failover and not slot.failover and not slot.lost:
         await _make_failover(conn, settings)

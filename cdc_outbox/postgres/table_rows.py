@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from psycopg import Error, OperationalError, sql
@@ -30,7 +30,15 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import reading_right, refusal, sqlstate
-from cdc_outbox.postgres.connection import PUBLIC, Connection, connect_control, execute, place, sever
+from cdc_outbox.postgres.connection import (
+    PUBLIC,
+    Connection,
+    connect_control,
+    end_with_us,
+    execute,
+    place,
+    sever,
+)
 from cdc_outbox.postgres.readiness import ready
 
 if TYPE_CHECKING:
@@ -57,7 +65,6 @@ CHUNK: Final = 128 * 1024
 _PATIENT: Final[LiteralString] = """
 set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set row_security = off;
 """
-_NOTICED: Final[LiteralString] = "set client_connection_check_interval = '1s'"
 _BEGIN: Final[LiteralString] = "begin transaction isolation level repeatable read, read only"
 _LOCK: Final[LiteralString] = "lock table {} in access share mode nowait"
 _ROLLBACK: Final[LiteralString] = "rollback"
@@ -170,13 +177,7 @@ async def patient(conn: Connection) -> None:
     an error from now on.
     """
     await execute(conn, _PATIENT)
-    await noticed(conn)
-
-
-async def noticed(conn: Connection) -> None:
-    """Let the server end a statement that nobody waits for any more, where its platform can tell."""
-    with suppress(CdcOutboxError):
-        await execute(conn, _NOTICED)
+    await end_with_us(conn)
 
 
 async def rows(

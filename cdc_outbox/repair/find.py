@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
-from cdc_outbox.postgres import peek, slot, stored, table_rows, wanted, whole, witness
+from cdc_outbox.postgres import peek, slot, stored, wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
-from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.postgres.connection import connect_control, end_with_us
 from cdc_outbox.postgres.id_column import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
@@ -226,7 +226,7 @@ class _Search:
         """The rows with the id; raise TableWanted where somebody comes to wait for a table that is read as a whole."""
         if plan.table not in self._unindexed:
             return await stored.find(self._owner, plan, proven, self._id)
-        await table_rows.noticed(self._owner)
+        await end_with_us(self._owner)
         pid = self._owner.info.backend_pid
         async with wanted.watched(
             self._relay, lambda: pid, next=lambda: "let it be done, then look again"
