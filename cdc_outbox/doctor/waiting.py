@@ -17,7 +17,7 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from cdc_outbox.doctor.check import Findings
     from cdc_outbox.doctor.outbox import Outbox
-    from cdc_outbox.postgres.peek import Row
+    from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.settings import Settings
 
 ROWS: Final = 200

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, LiteralString
 
@@ -35,7 +34,16 @@ from cdc_outbox.errors import (
     SlotBusy,
 )
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres import catalogue, protocol, publication, server, slip, slot, sqlstate, synchronous
+from cdc_outbox.postgres import (
+    catalogue,
+    publication,
+    server,
+    slip,
+    slot,
+    sqlstate,
+    streamed_rows,
+    synchronous,
+)
 from cdc_outbox.postgres.blocker import Blocker, blockers, held_up, in_words
 from cdc_outbox.postgres.connection import (
     Connection,
@@ -43,59 +51,32 @@ from cdc_outbox.postgres.connection import (
     connect_replication,
     end_with_us,
     execute,
-    sever,
 )
 from cdc_outbox.postgres.control import Control
-from cdc_outbox.postgres.pgoutput import Begin, Commit, Insert, Relation, Type, decode
-from cdc_outbox.postgres.protocol import decode_keepalive, decode_xlog
 from cdc_outbox.postgres.stream import ReplicationStream
+from cdc_outbox.postgres.streamed_rows import IDLE, Streamed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 
-    from cdc_outbox.event import Values
+    from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.settings import Settings
-    from cdc_outbox.table.mapping import Mapping, Plan
+    from cdc_outbox.table.mapping import Mapping
 
 _log = log.get(__name__)
 
 APPLICATION_NAME: Final = "cdc-outbox peek"
 
-BEAT: Final = 2.0
-"""Seconds between status updates, and between looks at the publication or at who has the slot."""
-
-ASK: Final = 0.2
-"""Seconds in which nothing comes until the server is asked how far it has read."""
-
-_IDLE: Final = 2
-_UNFLUSHED: Final = 5
-"""A second: what wasn't flushed at once is after three times wal_writer_delay, of 200 ms by default."""
+UNFLUSHED: Final = 5
+"""Looks of ASK, a second: what wasn't flushed at once is after three times wal_writer_delay, of 200 ms by default."""
 
 WAIT: Final = 30.0
 """Seconds that the creation of the temporary slot may take."""
 
 _END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_flush_lsn()::text"
 _INSERTED: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
-_WAIT_EVENT: Final[LiteralString] = (
-    "select (select wait_event from pg_catalog.pg_stat_activity where pid = %s)"
-)
 # Who doesn't read can't answer either, so the server's patience has to be longer than our beat, however short it is.
 _PATIENT: Final[LiteralString] = "set wal_sender_timeout = '30s'"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the outbox as the stream has it: where it stands, and the plan that makes a message of it.
-
-    `xid` is its transaction's number, of 32 bits.
-    """
-
-    lsn: LSN
-    seq: int
-    commit_us: int
-    xid: int
-    plan: Plan
-    values: Values
 
 
 class Holding:
@@ -104,10 +85,10 @@ class Holding:
     `lost` resolves to the reason when it isn't ours any more, or the server ends.
     """
 
-    def __init__(self, settings: Settings, control: Control, reading: _Reading) -> None:
+    def __init__(self, settings: Settings, control: Control, streamed: Streamed) -> None:
         self._name = settings.postgres.slot
         self._control = control
-        self._reading = reading
+        self._streamed = streamed
         self.lost = control.lost
 
     async def rows(self, *, unflushed: bool = False) -> AsyncGenerator[Row]:
@@ -119,14 +100,14 @@ class Holding:
         """
         query = _INSERTED if unflushed else _END_OF_WAL
         ((end,),) = await self._control.run(partial(execute, query=query))
-        patience = _UNFLUSHED if unflushed else _IDLE
-        async for row in self._reading.rows(until=LSN.parse(end), patience=patience):
+        patience = UNFLUSHED if unflushed else IDLE
+        async for row in self._streamed.rows(until=LSN.parse(end), patience=patience):
             yield row
 
     async def require(self) -> None:
         """Raise SlotBusy when somebody has taken the slot from us."""
         found = await self._control.run(lambda conn: slot.inspect(conn, self._name))
-        if found is not None and found.active_pid == self._reading.pid:
+        if found is not None and found.active_pid == self._streamed.pid:
             return
         now = f"process {found.active_pid} has it now" if found is not None and found.active else "it is free"
         raise SlotBusy(
@@ -159,9 +140,9 @@ async def holding(
             except SlotBusy:
                 taken = await control.run(lambda conn: slot.inspect(conn, name))
                 raise _busy(taken or holder) from None
-            reading = _Reading(stream, mapping, control)
-            held = Holding(settings, control, reading)
-            async with _streaming(stream, reading.keep_alive(replication, held.require)):
+            streamed = Streamed(stream, mapping, control)
+            held = Holding(settings, control, streamed)
+            async with _streaming(stream, streamed.beat(replication, held.require, confirm=False)):
                 yield held
 
 
@@ -192,9 +173,14 @@ async def arriving(
             await _create_temporary(replication, control, name, waiting)
             stream = ReplicationStream(replication, sender_timeout=0)
             await stream.start(name, settings.postgres.publication)
-            reading = _Reading(stream, mapping, control)
-            async with _streaming(stream, reading.keep_up(replication, settings)):
-                yield reading.rows(until=None)
+            streamed = Streamed(stream, mapping, control)
+
+            async def may_confirm() -> None:
+                await _require_no_standby(control)
+                await _require_published(control, settings)
+
+            async with _streaming(stream, streamed.beat(replication, may_confirm, confirm=True)):
+                yield streamed.rows(until=None)
 
 
 @asynccontextmanager
@@ -231,14 +217,10 @@ async def _control(
         for table in settings.outbox.tables:
             plan = await control.run(partial(ask, table=table))
             if plan is not None and mapping.is_news(plan) and tell:
-                _tell(plan)
+                streamed_rows.tell(plan)
         yield control
     finally:
         await control.close()
-
-
-def _tell(plan: Plan) -> None:
-    _log.info("mapping", mapping={str(plan.table): plan.describe()})
 
 
 async def _require_published(control: Control, settings: Settings) -> None:
@@ -325,157 +307,3 @@ def _busy(found: slot.Slot) -> SlotBusy:
         f'{holder} streams from the slot "{found.name}"',
         next=f"stop it first; or, to see new events beside it: cdc-outbox peek --follow --slot {found.name}",
     )
-
-
-class _Reading:
-    """The frames of one stream, and how far they have got."""
-
-    def __init__(self, stream: ReplicationStream, mapping: Mapping, control: Control) -> None:
-        self._stream = stream
-        self._mapping = mapping
-        self._control = control
-        self._plans: dict[int, Plan | None] = {}
-        self._begin: Begin | None = None
-        self._seq = 0
-        self._received = LSN(0)
-        self._idle = 0
-
-    async def rows(self, *, until: LSN | None, patience: int = _IDLE) -> AsyncIterator[Row]:
-        """The rows in the stream's order; with `until` to that position, or as far as the server can read now.
-
-        It can read no further when it waited for WAL at `patience` looks in a row. The flushed WAL may end within a
-        record of a transaction that is still open, and what is left of it may be flushed many seconds later: then the
-        walsender waits short of `until`.
-        """
-        stream = self._stream
-        while True:
-            try:
-                length, view = stream.frame(1)
-                if length == 0:
-                    self._receive()
-                    length, view = stream.frame(1)
-            except stream.broken as error:
-                raise stream.gone(error) from error
-            if length < 0:
-                raise self._reason(stream.ended())
-            if length == 0:
-                if await self._more() or until is None:
-                    continue
-                stream.send_status(ask=True)
-                self._idle = self._idle + 1 if await self._waits_for_wal() else 0
-                if self._idle < patience:
-                    continue
-                return
-            row = self._take(bytes(view), until)
-            if row is not None:
-                yield row
-            if until is not None and self._received >= until:
-                return
-
-    def _receive(self) -> None:
-        try:
-            self._stream.receive()
-        except PostgresUnavailable as error:
-            raise self._reason(error) from error
-
-    def _reason(self, error: CdcOutboxError) -> CdcOutboxError:
-        """Why the stream ended: the control connection heard it first, if the server is ending."""
-        return self._control.lost.result() if self._control.lost.done() else error
-
-    async def _more(self) -> bool:
-        """Wait a moment; whether something came."""
-        try:
-            async with asyncio.timeout(ASK):
-                await self._stream.readable()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _waits_for_wal(self) -> bool:
-        pid = self._stream.pid
-        ((event,),) = await self._control.run(lambda conn: execute(conn, _WAIT_EVENT, (pid,)))
-        return str(event).lower() == "walsenderwaitforwal"
-
-    def _take(self, data: bytes, until: LSN | None) -> Row | None:
-        if data[0] == protocol.KEEPALIVE:
-            keepalive = decode_keepalive(data)
-            if self._begin is None:
-                self._received = max(self._received, keepalive.end)
-            if keepalive.reply:
-                self._stream.send_status()
-            return None
-        self._idle = 0
-        message = decode(decode_xlog(data).payload)
-        if isinstance(message, Begin):
-            self._begin, self._seq = message, 0
-            if until is not None and message.final_lsn >= until:
-                self._received = message.final_lsn
-        elif isinstance(message, Commit):
-            self._begin = None
-            self._received = max(self._received, message.end_lsn)
-        elif isinstance(message, Relation):
-            self._describe(message)
-        elif isinstance(message, Type):
-            self._mapping.learn(message)
-        elif isinstance(message, Insert):
-            return self._row(message)
-        return None
-
-    def _describe(self, relation: Relation) -> None:
-        known = self._plans.get(relation.oid)
-        plan = self._mapping.plan(relation, known) if self._mapping.wants(relation) else None
-        if plan is not None and self._mapping.is_news(plan):
-            _tell(plan)
-        self._plans[relation.oid] = plan
-
-    def _row(self, insert: Insert) -> Row | None:
-        seq, self._seq = self._seq, self._seq + 1
-        if self._begin is None or insert.relation_oid not in self._plans:
-            raise protocol.malformed(
-                "a row outside of a transaction, or of a relation that was never described"
-            )
-        plan = self._plans[insert.relation_oid]
-        if plan is None:
-            return None
-        begin = self._begin
-        return Row(begin.final_lsn, seq, begin.commit_us, begin.xid, plan, insert.values)
-
-    @property
-    def pid(self) -> int:
-        """The walsender's process id."""
-        return self._stream.pid
-
-    async def keep_alive(self, replication: Connection, check: Callable[[], Awaitable[None]]) -> None:
-        """Status updates by a clock of their own, without a confirmation; the end, when the server ends."""
-        await self._beat(replication, check, confirm=False)
-
-    async def keep_up(self, replication: Connection, settings: Settings) -> None:
-        """As `keep_alive`, and confirm what was taken: the slot is ours alone."""
-
-        async def may_confirm() -> None:
-            await _require_no_standby(self._control)
-            await _require_published(self._control, settings)
-
-        await self._beat(replication, may_confirm, confirm=True)
-
-    async def _beat(
-        self, replication: Connection, check: Callable[[], Awaitable[None]], *, confirm: bool
-    ) -> None:
-        stream, lost = self._stream, self._control.lost
-        try:
-            while True:
-                await asyncio.wait({lost}, timeout=BEAT)
-                if lost.done():
-                    return
-                position = self._received
-                await check()
-                if confirm:
-                    stream.confirm(position)
-                stream.send_status()
-        except CdcOutboxError as error:
-            if not lost.done():
-                lost.set_result(error)
-        finally:
-            if lost.done():
-                # Whoever waits for rows gets an error at once, and `_reason` tells it why.
-                sever(replication)

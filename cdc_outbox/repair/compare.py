@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.blocker import Blocker
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.lookup import Lookup
-    from cdc_outbox.postgres.peek import Row
+    from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.repair.trial import Trial
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.mapping import Mapping

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.stored import Stored
+    from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.repair.books import IdFrom
     from cdc_outbox.settings import KafkaSettings, Settings
     from cdc_outbox.table.mapping import Plan
@@ -275,7 +276,7 @@ class _Search:
         plan: Plan,
         proven: Acknowledged,
         row: Stored,
-        waiting: dict[TableName | None, tuple[InSlot, peek.Row | None]],
+        waiting: dict[TableName | None, tuple[InSlot, Row | None]],
     ) -> Event:
         """A row whose slot nobody reads from."""
         here = waiting.get(plan.table)
@@ -345,12 +346,10 @@ class _Search:
         remedy = "; ".join(dict.fromkeys(step for _, step in problems))
         return _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
 
-    async def _in_slot(
-        self, wanted: set[TableName]
-    ) -> dict[TableName | None, tuple[InSlot, peek.Row | None]]:
+    async def _in_slot(self, wanted: set[TableName]) -> dict[TableName | None, tuple[InSlot, Row | None]]:
         """Where the id comes first in each of the tables; under None how far the search got, if not to the end."""
         mapping = Mapping(self._settings.outbox, self._slot)
-        found: dict[TableName | None, tuple[InSlot, peek.Row | None]] = {}
+        found: dict[TableName | None, tuple[InSlot, Row | None]] = {}
         count, until = 0, time.monotonic() + SEARCH
         async with peek.upcoming(self._settings, mapping) as rows:
             async for row in rows:

@@ -10,7 +10,7 @@ from cdc_outbox.errors import PoisonEvent
 if TYPE_CHECKING:
     from cdc_outbox.event import Encoded
     from cdc_outbox.kafka.placement import Obstacle, Placement
-    from cdc_outbox.postgres.peek import Row
+    from cdc_outbox.postgres.streamed_rows import Row
 
 
 @dataclass(frozen=True, slots=True)

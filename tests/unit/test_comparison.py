@@ -10,7 +10,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.kafka.placement import Obstacle
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.lookup import Moment
-from cdc_outbox.postgres.peek import Row
+from cdc_outbox.postgres.streamed_rows import Row
 from cdc_outbox.repair import comparison
 from cdc_outbox.repair.comparison import Book, Comparison
 from cdc_outbox.repair.trial import Trial, attempt
