@@ -33,7 +33,7 @@ from cdc_outbox.postgres import lookup, peek, table_rows, wanted
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
-from cdc_outbox.postgres.waiting import written_order
+from cdc_outbox.postgres.written_order import written_order
 from cdc_outbox.postgres.zoneless import zoneless
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.repair.planned import planned
