@@ -14,7 +14,7 @@ from cdc_outbox.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc_outbox.postgres.waiting import Waiting
+    from cdc_outbox.postgres.waiting_rows import Waiting
     from cdc_outbox.repair.backfill import Options, Report
     from cdc_outbox.settings import Settings
 
@@ -110,7 +110,7 @@ def command(
             next=f"stop it, then: cdc-outbox backfill --yes --slot {settings.postgres.slot}",
         )
 
-    from cdc_outbox.postgres.waiting import Choice
+    from cdc_outbox.postgres.waiting_rows import Choice
     from cdc_outbox.repair.backfill import Options
 
     options = Options(

@@ -14,7 +14,7 @@ from cdc_outbox.instant import iso, iso_us, since_epoch
 from cdc_outbox.watch.words import printable
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.stored import Stored
+    from cdc_outbox.postgres.rows_by_id import Stored
     from cdc_outbox.repair.find import Event
 
 _WIDTH = 10

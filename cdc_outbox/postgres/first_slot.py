@@ -37,8 +37,8 @@ from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import NoMark
 from cdc_outbox.postgres.connection import Connection, end_with_us
 from cdc_outbox.postgres.named_words import require_words
-from cdc_outbox.postgres.noted import note
 from cdc_outbox.postgres.pending import decide, decided, everything_visible, require_complete, witness_row
+from cdc_outbox.postgres.pending_note import note
 from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.postgres.steps import InitOptions

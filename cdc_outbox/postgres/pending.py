@@ -1,10 +1,10 @@
 """What a pending slot stands for: the work between a slot's position and its name.
 
 Without a witness row nothing was decided yet: rows from before the slot may wait in the table, and what the publication
-was when the slot was made is noted (`noted.py`). A witness row at the pending slot's start says that they were counted
-and there were none, that they were given up, or that they were published (`backfill`). It is written last before the
-slot gets its name, so that whoever finds both goes on there. `init` and `backfill` share this; the caller holds the
-slot's advisory lock.
+was when the slot was made is noted (`pending_note.py`). A witness row at the pending slot's start says that they were
+counted and there were none, that they were given up, or that they were published (`backfill`). It is written last
+before the slot gets its name, so that whoever finds both goes on there. `init` and `backfill` share this; the caller
+holds the slot's advisory lock.
 
 The table speaks for what the slot passes over only once it can be seen. A commit is in the write-ahead log, and so
 before the slot, some time before other sessions see it: a moment, or where it waits for a synchronous standby as long
@@ -19,10 +19,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.errors import GapFound, MissingRight, SlotBlocked
-from cdc_outbox.postgres import noted, slot, whole, witness
+from cdc_outbox.postgres import pending_note, slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection
-from cdc_outbox.postgres.noted import Gap
+from cdc_outbox.postgres.pending_note import Gap
 from cdc_outbox.postgres.publication import Change, compare
 from cdc_outbox.postgres.witness import Witness
 
@@ -84,9 +84,9 @@ async def gap(
         why = pending.invalidation_reason or "WAL that it still needed was removed"
         return Gap(f"it is lost ({why})", passable=False)
     if row is None:
-        return await noted.hidden(relay, owner, pending, server, publication, identity)
+        return await pending_note.hidden(relay, owner, pending, server, publication, identity)
     if identity is None or row.identity is None or compare(row.identity, identity) is Change.MADE_AGAIN:
-        return Gap(noted.changed(publication), passable=False)
+        return Gap(pending_note.changed(publication), passable=False)
     return None
 
 

@@ -135,7 +135,7 @@ values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(p
 on conflict (slot) do update set updated_at = excluded.updated_at,
 """
 
-# In the place of what was noted of the pending slot (noted.py).
+# In the place of what was noted of the pending slot (pending_note.py).
 _DECIDE: Final[LiteralString] = """
 with noted as (delete from public.cdc_outbox_witness where slot = %(slot)s::text || '_pending')
 insert into public.cdc_outbox_witness

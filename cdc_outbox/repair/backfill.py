@@ -38,9 +38,9 @@ from cdc_outbox.errors import (
     SlotMissing,
 )
 from cdc_outbox.postgres import (
-    noted,
     outbox,
     pending,
+    pending_note,
     publication,
     slip,
     slot,
@@ -54,7 +54,7 @@ from cdc_outbox.postgres.peek import holding
 from cdc_outbox.postgres.publication import Change, compare
 from cdc_outbox.postgres.server import identity, require_able, require_one_database
 from cdc_outbox.postgres.slot import WAIT, Slot
-from cdc_outbox.postgres.waiting import Choice, Waiting, waiting
+from cdc_outbox.postgres.waiting_rows import Choice, Waiting, waiting
 from cdc_outbox.repair.old_relay import require_at_rest
 from cdc_outbox.repair.passage import Passage
 from cdc_outbox.repair.room import Room
@@ -186,7 +186,7 @@ class _Backfill:
                 f"stopped: cdc-outbox backfill --overlap --slot {self.name}",
             )
         state = await self.publication()
-        gap: noted.Gap | None = None
+        gap: pending_note.Gap | None = None
         if there is None and waits is not None:
             slot.usable(waits)
             row = await pending.witness_row(self.relay, self.owner, self.name)
@@ -218,7 +218,7 @@ class _Backfill:
         )
         parts = await self.parts(chosen)
         try:
-            ended = await noted.ended(self.relay, self.owner, made, self.server)
+            ended = await pending_note.ended(self.relay, self.owner, made, self.server)
             placed = [each.in_order_with(made, ended) for each in chosen]
             await self.publish(passage, made.name, placed, parts)
         except (SlotLost, SlotMissing):
@@ -287,7 +287,7 @@ class _Backfill:
         for each in chosen:
             await require_at_rest(self.owner, each.plan, stale=self.options.stale, anyway=anyway)
 
-    def tell_of(self, gap: noted.Gap, waits: Slot) -> None:
+    def tell_of(self, gap: pending_note.Gap, waits: Slot) -> None:
         """Say which rows nobody has any more, where the application deletes what it has written."""
         _log.warning(
             "rows may be missing from the pending slot: those of them that were deleted by now are not published",
@@ -303,7 +303,7 @@ class _Backfill:
         if unfit is not None:
             row = await pending.witness_row(self.relay, self.owner, self.name)
             await pending.discard(self.relay, self.owner, self.name, unfit, row)
-        await noted.note(self.relay, self.owner, self.name, self.server, state)
+        await pending_note.note(self.relay, self.owner, self.name, self.server, state)
         faults.backfill_held("noted")
         return await slot.create(
             self.relay,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
-from cdc_outbox.postgres import peek, slot, stored, wanted, whole, witness
+from cdc_outbox.postgres import peek, rows_by_id, slot, wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control, end_with_us
 from cdc_outbox.postgres.id_column import indexed
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cdc_outbox.lsn import LSN
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.postgres.stored import Stored
+    from cdc_outbox.postgres.rows_by_id import Stored
     from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.repair.books import IdFrom
     from cdc_outbox.settings import KafkaSettings, Settings
@@ -226,13 +226,13 @@ class _Search:
     async def _find(self, plan: Plan, proven: Acknowledged) -> list[Stored]:
         """The rows with the id; raise TableWanted where somebody comes to wait for a table that is read as a whole."""
         if plan.table not in self._unindexed:
-            return await stored.find(self._owner, plan, proven, self._id)
+            return await rows_by_id.find(self._owner, plan, proven, self._id)
         await end_with_us(self._owner)
         pid = self._owner.info.backend_pid
         async with wanted.watched(
             self._relay, lambda: pid, next=lambda: "let it be done, then look again"
         ) as looking:
-            return await wanted.unless(looking, stored.find(self._owner, plan, proven, self._id))
+            return await wanted.unless(looking, rows_by_id.find(self._owner, plan, proven, self._id))
 
     async def _undelivered(
         self, rows: list[tuple[Plan, Acknowledged, Stored]], absent: set[TableName]
@@ -329,7 +329,7 @@ class _Search:
 
     async def _awaited(self, plan: Plan, proven: Acknowledged, row: Stored) -> Event:
         """A relay is at work: give it a moment. What is confirmed beyond the end of WAL as it is now has the row."""
-        end = await stored.end_of_wal(self._owner)
+        end = await rows_by_id.end_of_wal(self._owner)
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             await asyncio.sleep(POLL)

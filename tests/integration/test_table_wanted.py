@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from cdc_outbox.postgres import stored
+from cdc_outbox.postgres import rows_by_id
 from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.setup import init
@@ -126,8 +126,8 @@ def test_init_counts_and_lets_by_who_wants_the_table(slow: Settings, database: D
 def test_a_search_without_an_index_lets_by_who_wants_the_table(
     slow: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly = stored._FIND.replace("where r.", "where pg_catalog.pg_sleep(0.2) is not null and r.")
-    monkeypatch.setattr(stored, "_FIND", slowly)
+    slowly = rows_by_id._FIND.replace("where r.", "where pg_catalog.pg_sleep(0.2) is not null and r.")
+    monkeypatch.setattr(rows_by_id, "_FIND", slowly)
     is_let_by(database, lambda: find(slow, "3"))
 
 
