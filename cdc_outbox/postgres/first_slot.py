@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cdc_outbox.errors import CdcOutboxError, MappingError, MissingRight, SetupError
-from cdc_outbox.postgres import outbox, slip, slot, wanted, whole
+from cdc_outbox.postgres import outbox, slip, slot, table_wanted, whole
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import NoMark
 from cdc_outbox.postgres.connection import Connection, end_with_us
@@ -145,10 +145,10 @@ class FirstSlot:
         """Do what reads the tables over the owner's connection; raise TableWanted where somebody waits for one."""
         await end_with_us(self.owner)
         pid = self.owner.info.backend_pid
-        async with wanted.watched(
+        async with table_wanted.watched(
             self.relay, lambda: pid, next=lambda: "let it be done, then run the same init again"
         ) as looking:
-            return await wanted.unless(looking, work)
+            return await table_wanted.unless(looking, work)
 
     async def counted(self) -> dict[TableName, tuple[int, str]]:
         """The rows of each table that may be unsent."""

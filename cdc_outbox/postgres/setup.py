@@ -126,7 +126,7 @@ async def init(
 
     Raises MissingRight after all steps that don't need the missing ones; SetupError and its kin for what a
     person must mend first; SlotBlocked when open transactions hold the slot up for too long; SlotBusy when
-    another process is at it; wanted.TableWanted; PostgresUnavailable.
+    another process is at it; TableWanted; PostgresUnavailable.
     """
     owner = await connect_control(settings.postgres, application_name=APPLICATION_NAME, admin=True)
     try:

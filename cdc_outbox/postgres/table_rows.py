@@ -11,7 +11,7 @@ transaction's number: one that commits between a snapshot and the lock leaves an
 TABLE takes none.
 
 The lock is ACCESS SHARE until the transaction ends, which is in nobody's way but that of a statement that wants the
-table to itself (ALTER TABLE, VACUUM FULL). `wanted.py` sees such a one wait, so that we can step aside.
+table to itself (ALTER TABLE, VACUUM FULL). `table_wanted.py` sees such a one wait, so that we can step aside.
 
 https://www.postgresql.org/docs/current/sql-copy.html (the text format)
 https://www.postgresql.org/docs/current/mvcc-caveats.html (statements that aren't safe for older snapshots)

@@ -32,7 +32,7 @@ from cdc_outbox import log, memory
 from cdc_outbox.errors import SetupError
 from cdc_outbox.instant import iso_us, since_epoch
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
-from cdc_outbox.postgres import chosen, server, slot, table_rows, wanted, witness
+from cdc_outbox.postgres import chosen, server, slot, table_rows, table_wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen, Window
@@ -292,12 +292,12 @@ class _Audit:
     async def _unwanted(self, conn: Connection, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Do the work unless somebody comes to wait for the table: then raise TableWanted."""
         pid = conn.info.backend_pid
-        async with wanted.watched(
+        async with table_wanted.watched(
             self._owner,
             lambda: pid,
             next=lambda: f"let it be done, then audit again; or less of the table at a time: {self._part}",
         ) as looking:
-            return await wanted.unless(looking, work)
+            return await table_wanted.unless(looking, work)
 
     # The topics
 

@@ -45,7 +45,7 @@ from cdc_outbox.postgres import (
     slip,
     slot,
     table_rows,
-    wanted,
+    table_wanted,
     whole,
 )
 from cdc_outbox.postgres.catalogue import required
@@ -127,7 +127,7 @@ async def backfill(settings: Settings, options: Options, listener: Listener) -> 
     """Publish the rows that wait in the tables, and give the pending slot its name. None where nobody agreed.
 
     Raises SetupError and its kin for what a person must mend; SlotBusy for another process at the same work, and while
-    rows are in the old relay's hands; PoisonEvent; SlotLost; wanted.TableWanted; PostgresUnavailable, KafkaUnavailable.
+    rows are in the old relay's hands; PoisonEvent; SlotLost; TableWanted; PostgresUnavailable, KafkaUnavailable.
     Whatever is raised, the slot keeps its pending name and the next run starts anew.
     """
     faults.warn()
@@ -270,10 +270,10 @@ class _Backfill:
     async def watched(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Do what reads the tables over the owner's connection; raise TableWanted where somebody waits for one."""
         pid = self.owner.info.backend_pid
-        async with wanted.watched(
+        async with table_wanted.watched(
             self.relay, lambda: pid, next=lambda: "let it be done, then run this again: nothing was sent"
         ) as looking:
-            return await wanted.unless(looking, work)
+            return await table_wanted.unless(looking, work)
 
     async def chosen(self) -> list[Waiting]:
         """The rows of each table. Raises what is wrong with them or with what a person says of them."""
@@ -391,7 +391,7 @@ class _Backfill:
         async def look() -> None:
             room.look(await slot.inspect(self.relay, kept))
 
-        return wanted.watched(
+        return table_wanted.watched(
             self.owner,
             lambda: reader,
             next=lambda: (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
-from cdc_outbox.postgres import peek, rows_by_id, slot, wanted, whole, witness
+from cdc_outbox.postgres import peek, rows_by_id, slot, table_wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control, end_with_us
 from cdc_outbox.postgres.id_column import indexed
@@ -229,10 +229,10 @@ class _Search:
             return await rows_by_id.find(self._owner, plan, proven, self._id)
         await end_with_us(self._owner)
         pid = self._owner.info.backend_pid
-        async with wanted.watched(
+        async with table_wanted.watched(
             self._relay, lambda: pid, next=lambda: "let it be done, then look again"
         ) as looking:
-            return await wanted.unless(looking, rows_by_id.find(self._owner, plan, proven, self._id))
+            return await table_wanted.unless(looking, rows_by_id.find(self._owner, plan, proven, self._id))
 
     async def _undelivered(
         self, rows: list[tuple[Plan, Acknowledged, Stored]], absent: set[TableName]

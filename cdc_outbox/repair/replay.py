@@ -29,7 +29,7 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import chosen as choosing
-from cdc_outbox.postgres import lookup, peek, table_rows, wanted
+from cdc_outbox.postgres import lookup, peek, table_rows, table_wanted
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.chosen import ChosenRows
 from cdc_outbox.postgres.connection import connect_control, reach_operators
@@ -217,7 +217,7 @@ class Replay:
             watcher = await connect_control(self._settings.postgres, application_name=APPLICATION_NAME)
             stack.push_async_callback(watcher.close)
             looking = await stack.enter_async_context(self._looking(watcher))
-            found = await wanted.unless(looking, self._read(held, read))
+            found = await table_wanted.unless(looking, self._read(held, read))
             found.beside = streams
             return found
 
@@ -272,7 +272,7 @@ class Replay:
 
     def _looking(self, watcher: Connection) -> AbstractAsyncContextManager[asyncio.Task[None]]:
         """A task that ends with an error only: someone waits to have the table to itself."""
-        return wanted.watched(
+        return table_wanted.watched(
             watcher,
             lambda: self._reader,
             next=lambda: f"let it be done, then replay what is left, {self._rest}",

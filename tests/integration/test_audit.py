@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from psycopg.sql import SQL, Identifier
 
-from cdc_outbox.postgres.wanted import TableWanted
+from cdc_outbox.postgres.table_wanted import TableWanted
 from cdc_outbox.repair.audit import Wish, audit
 from cdc_outbox.settings import load
 from tests.integration.conftest import Database
@@ -438,8 +438,8 @@ def test_whoever_wants_the_table_to_himself_is_let_by(
         "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
     }
     settings = load("audit", {}, environment, tmp_path)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK", 0.02)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK_AGAIN", 0.02)
     altered = threading.Event()
 
     def alter() -> None:

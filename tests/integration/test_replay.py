@@ -22,7 +22,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.postgres.chosen import Chosen
-from cdc_outbox.postgres.wanted import TableWanted
+from cdc_outbox.postgres.table_wanted import TableWanted
 from cdc_outbox.repair.replay import Replay
 from cdc_outbox.settings import load
 from tests.integration.conftest import Database
@@ -281,8 +281,8 @@ def test_whoever_wants_the_table_to_himself_is_let_by_before_anything_is_sent(
         "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap,
     }
     settings = load("replay", {}, environment, tmp_path)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK", 0.02)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK_AGAIN", 0.02)
 
     def alter() -> None:
         eventually(lambda: pipeline.value(HELD), 30, "the replay has a snapshot")

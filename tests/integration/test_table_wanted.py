@@ -17,7 +17,7 @@ from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.setup import init
 from cdc_outbox.postgres.steps import InitOptions
-from cdc_outbox.postgres.wanted import TableWanted, waits_for
+from cdc_outbox.postgres.table_wanted import TableWanted, waits_for
 from cdc_outbox.repair.find import find
 from cdc_outbox.repair.replay import Replay
 from cdc_outbox.settings import Settings, load
@@ -85,8 +85,8 @@ def slow(
 ) -> Settings:
     """Settings of a table that takes long to read, and short looks at who waits for it."""
     database.server.execute(SLOW, dbname=database.name)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK", 0.02)
-    monkeypatch.setattr("cdc_outbox.postgres.wanted.LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK", 0.02)
+    monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK_AGAIN", 0.02)
     (tmp_path / "cdc-outbox.toml").write_text('[outbox.only]\ntenant = ["a"]\n')
     environment = {
         "CDC_OUTBOX_DSN": database.dsn,
