@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 from typing import Final
 
 from cdc_outbox.enqueue.asyncpg import AnyConnection, require_transaction
-from cdc_outbox.inbox import mark
+from cdc_outbox.inbox import statement
 from cdc_outbox.inbox.answer import Answer
 
 __all__ = ["first_time"]
 
-_STATEMENT: Final = mark.statement("$1", "$2")
+_STATEMENT: Final = statement.insert("$1", "$2")
 
 
 def first_time(conn: AnyConnection, *, consumer: str, event_id: object) -> Awaitable[bool]:
@@ -25,9 +25,9 @@ def first_time(conn: AnyConnection, *, consumer: str, event_id: object) -> Await
     Raises OutsideTransaction, and CallRefused for an id or a name that says nothing.
     """
     require_transaction(conn)
-    return Answer(_mark(conn, mark.values(consumer, event_id)))
+    return Answer(_insert(conn, statement.values(consumer, event_id)))
 
 
-async def _mark(conn: AnyConnection, values: tuple[str, str]) -> bool:
+async def _insert(conn: AnyConnection, values: tuple[str, str]) -> bool:
     require_transaction(conn)  # it may have ended since the call
     return await conn.execute(_STATEMENT, *values) == "INSERT 0 1"

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from cdc_outbox.enqueue.django import suitable
-from cdc_outbox.inbox import mark
+from cdc_outbox.inbox import statement
 
 __all__ = ["first_time"]
 
-_STATEMENT: Final = mark.statement("%s", "%s")
+_STATEMENT: Final = statement.insert("%s", "%s")
 
 
 def first_time(*, consumer: str, event_id: object, using: str | None = None) -> bool:
@@ -24,7 +24,7 @@ def first_time(*, consumer: str, event_id: object, using: str | None = None) -> 
 
     Raises OutsideTransaction, and CallRefused for an id or a name that says nothing.
     """
-    connection, values = suitable(using), mark.values(consumer, event_id)
+    connection, values = suitable(using), statement.values(consumer, event_id)
     with connection.cursor() as cursor:
         cursor.execute(_STATEMENT, values)
         return bool(cursor.rowcount == 1)

@@ -14,14 +14,14 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
 from cdc_outbox.enqueue.psycopg import Async, Sync, in_transaction, require_transaction
-from cdc_outbox.inbox import mark
+from cdc_outbox.inbox import statement
 from cdc_outbox.inbox.answer import Answer
 
 __all__ = ["first_time"]
 
 # In a pipeline the count of rows comes after it has ended, and a row comes when it is asked for. A constant needs no
 # right to read.
-_STATEMENT: Final = mark.statement("%s", "%s") + " returning true"
+_STATEMENT: Final = statement.insert("%s", "%s") + " returning true"
 
 
 @overload
@@ -34,18 +34,18 @@ def first_time(conn: Sync | Async, *, consumer: str, event_id: object) -> bool |
     With an asynchronous connection: `if await first_time(...)`. Raises OutsideTransaction, and CallRefused for an id or
     a name that says nothing.
     """
-    connection, values = in_transaction(conn), mark.values(consumer, event_id)
+    connection, values = in_transaction(conn), statement.values(consumer, event_id)
     if isinstance(connection, AsyncConnection):
-        return Answer(_mark_async(connection, values))
-    return _mark(connection, values)
+        return Answer(_insert_async(connection, values))
+    return _insert(connection, values)
 
 
-def _mark(connection: Connection[Any], values: tuple[str, str]) -> bool:
+def _insert(connection: Connection[Any], values: tuple[str, str]) -> bool:
     with Cursor(connection, row_factory=tuple_row) as cursor:
         return cursor.execute(_STATEMENT, values).fetchone() is not None
 
 
-async def _mark_async(connection: AsyncConnection[Any], values: tuple[str, str]) -> bool:
+async def _insert_async(connection: AsyncConnection[Any], values: tuple[str, str]) -> bool:
     await require_transaction(connection)
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(_STATEMENT, values)

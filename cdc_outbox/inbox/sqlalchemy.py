@@ -13,12 +13,12 @@ from typing import Final, overload
 from sqlalchemy import Connection, text
 
 from cdc_outbox.enqueue.sqlalchemy import Async, Sync, on_connection
-from cdc_outbox.inbox import mark
+from cdc_outbox.inbox import statement
 from cdc_outbox.inbox.answer import Answer
 
 __all__ = ["first_time"]
 
-_STATEMENT: Final = text(mark.statement(":consumer", ":event_id"))
+_STATEMENT: Final = text(statement.insert(":consumer", ":event_id"))
 
 
 @overload
@@ -31,7 +31,7 @@ def first_time(conn: Sync | Async, *, consumer: str, event_id: object) -> bool |
     With an AsyncConnection or AsyncSession: `if await first_time(...)`. Raises OutsideTransaction for a connection at
     the isolation level AUTOCOMMIT, and CallRefused for an id or a name that says nothing.
     """
-    named = dict(zip(("consumer", "event_id"), mark.values(consumer, event_id), strict=True))
+    named = dict(zip(("consumer", "event_id"), statement.values(consumer, event_id), strict=True))
 
     def write(connection: Connection) -> bool:
         return connection.execute(_STATEMENT, named).rowcount == 1

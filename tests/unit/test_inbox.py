@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cdc_outbox.errors import CallRefused
-from cdc_outbox.inbox import event_id, mark
+from cdc_outbox.inbox import event_id, statement
 from cdc_outbox.inbox.answer import Answer
 from cdc_outbox.inbox.header import Headers
 
@@ -44,9 +44,9 @@ def test_an_id_that_is_no_text() -> None:
 @pytest.mark.parametrize(
     ("consumer", "id_"), [("", "1"), ("billing", None), ("billing", ""), ("billing", b"1")]
 )
-def test_what_says_nothing_is_no_mark(consumer: str, id_: object) -> None:
+def test_what_says_nothing_is_refused(consumer: str, id_: object) -> None:
     with pytest.raises(CallRefused):
-        mark.values(consumer, id_)
+        statement.values(consumer, id_)
 
 
 def test_an_answer_that_was_not_awaited_is_no_yes() -> None:

@@ -1,4 +1,4 @@
-"""The mark that an event was applied: one statement, and what it takes. Pure."""
+"""The statement that notes an event as applied, and what it takes. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _INSERT: Final = (
 )
 
 
-def statement(consumer: LiteralString, event_id: LiteralString) -> LiteralString:
+def insert(consumer: LiteralString, event_id: LiteralString) -> LiteralString:
     """The INSERT with the library's two parameters; it writes one row the first time, and none afterwards."""
     return _INSERT.format(consumer, event_id)
 
 
 def values(consumer: str, event_id: object) -> tuple[str, str]:
-    """Both as text. Raises CallRefused for what would mark something else than was meant."""
+    """Both as text. Raises CallRefused for what would note something else than was meant."""
     if not consumer:
         raise CallRefused(
             "the consumer has no name", next='name it: consumer="billing", one name for all instances'
