@@ -17,9 +17,9 @@ from psycopg import sql
 
 from cdc_outbox.errors import MissingRight, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres import reading_right, server, table_locked
+from cdc_outbox.postgres import outbox, reading_right, server, table_locked
+from cdc_outbox.postgres.column_text import digest_of, text_of
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
-from cdc_outbox.postgres.id_column import digest_of, indexed, text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -121,7 +121,7 @@ class Lookup:
     async def require(self) -> None:
         """Raise MissingRight where the role may not read the table, SetupError where each look would read all of it."""
         conn, table, column = self._conn, self.table, quote(self._id)
-        if await indexed(conn, table, self._id) is False:
+        if await outbox.indexed(conn, table, self._id) is False:
             name = quote(f"{table.name}_{self._id}_idx")
             raise SetupError(
                 f"column {column} of {table}, by which rows are looked up, has no index: each look would read "

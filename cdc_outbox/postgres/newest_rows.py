@@ -4,8 +4,7 @@ A look at real rows tells what no catalogue does: where they would go, how large
 sent at all. It is bounded: a few of the table's last pages, a number of rows, and bytes as they are stored; the
 largest row is taken in any case, unless it is larger than all the rest may be.
 
-The newest rows are those in the last pages, where the table isn't partitioned. `format('%s', …)` gives the text that
-the type's output function gives, which is what the stream has; a cast to text differs for some types.
+The newest rows are those in the last pages, where the table isn't partitioned.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from psycopg import sql
 
 from cdc_outbox.errors import MissingRight
 from cdc_outbox.postgres import reading_right, table_locked
+from cdc_outbox.postgres.column_text import text_of
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
@@ -73,14 +73,8 @@ async def _newest(
         sql.SQL("{} as {}").format(sql.Identifier(column), sql.Identifier(alias))
         for column, alias in zip(columns, aliases, strict=True)
     ]
-    texts = [
-        sql.SQL(
-            "case when {0} is not distinct from null then null else pg_catalog.format('%s', {0}) end"
-        ).format(sql.Identifier(alias))
-        for alias in aliases
-    ]
     query = sql.SQL(_SAMPLE).format(
-        texts=sql.SQL(", ").join(texts),
+        texts=sql.SQL(", ").join(text_of(sql.Identifier(alias)) for alias in aliases),
         columns=sql.SQL(", ").join(named),
         payload=sql.Identifier(payload),
         table=sql.Identifier(table.schema, table.name),
@@ -91,7 +85,7 @@ async def _newest(
     )
     await execute(conn, reading_right.ALL_ROWS, within=within)
     try:
-        rows = await execute(conn, query, within=within)
+        rows = await execute(conn, query, (), within=within)
     except (MissingRight, UnicodeDecodeError):  # the second in a SQL_ASCII database
         return None
     return [[None if value is None else str(value).encode() for value in row] for row in rows]

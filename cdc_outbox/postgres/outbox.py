@@ -63,6 +63,14 @@ select a.attname::text
  order by k.place
 """
 
+_INDEXED: Final[LiteralString] = """
+select exists (select from pg_catalog.pg_index i
+                 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+                where i.indrelid = c.oid and a.attname = %s and i.indisvalid and i.indpred is null)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = %s
+"""
+
 KEYLESS: Final = "no primary key: a stream needs none, but marking rows as sent, backfill and replay may"
 """What is to be known of a table without one."""
 
@@ -132,6 +140,12 @@ def without_traces(table: TableName, found: Sequence[Sequence[str]]) -> dict[str
         for each, foreign in kinds.items()
     )
     return {f"partitions of {table} leave no rows in the write-ahead log: {words}": " ".join(remedies)}
+
+
+async def indexed(conn: Connection, table: TableName, column: str) -> bool | None:
+    """Whether a row is found by this column without reading the whole table; None where there is no such table."""
+    rows = await execute(conn, _INDEXED, (column, table.schema, table.name))
+    return bool(rows[0][0]) if rows else None
 
 
 async def primary_key(conn: Connection, table: TableName) -> tuple[str, ...]:

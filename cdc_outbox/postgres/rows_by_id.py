@@ -11,8 +11,8 @@ from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import reading_right, sqlstate
+from cdc_outbox.postgres.column_text import text_of
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
-from cdc_outbox.postgres.id_column import text_of
 
 if TYPE_CHECKING:
     from datetime import datetime

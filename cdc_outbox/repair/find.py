@@ -23,7 +23,7 @@ from cdc_outbox.kafka.reading import Place, Span, reading
 from cdc_outbox.postgres import peek, rows_by_id, slot, table_wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.connection import connect_control, end_with_us
-from cdc_outbox.postgres.id_column import indexed
+from cdc_outbox.postgres.outbox import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repair.books import Reader, ids_placed
