@@ -26,3 +26,8 @@ FAMILY: Final[LiteralString] = _NAMED + _FAMILY.replace("{root}", "select relati
 
 FAMILY_OF_OID: Final[LiteralString] = "with recursive" + _FAMILY.replace("{root}", "select %s::oid")
 """Binds `family`. Its parameter is the table's OID."""
+
+FAMILY_OF_ROW: Final[LiteralString] = "with recursive" + _FAMILY.replace(
+    "{root}", "select c.oid where c.relkind = 'p'"
+)
+"""Binds `family` in a subquery, for a row `c` of pg_class around it; empty for a table that isn't partitioned."""

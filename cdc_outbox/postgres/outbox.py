@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import FAMILY_OF_ROW
 from cdc_outbox.table.values import FIRST_USER_TYPE, base
 
 if TYPE_CHECKING:
@@ -28,19 +29,15 @@ BASE: Final[LiteralString] = """
 """
 """The type of the column `a.atttypid`, and of a domain the one that it is made of, as the stream names it too."""
 
-# pg_partition_tree() would lock each of them, and so wait for whoever has one to himself.
 TRACELESS: Final[LiteralString] = """
-(with recursive family (member) as (
-     select c.oid where c.relkind = 'p'
-     union all
-     select i.inhrelid from family f join pg_catalog.pg_inherits i on i.inhparent = f.member)
+({family}
  select coalesce(json_agg(json_build_array(t.schema, t.name, t.kind)), '[]'::json)
    from (select s.nspname::text, k.relname::text, k.relkind::text
-           from family f join pg_catalog.pg_class k on k.oid = f.member
+           from family f join pg_catalog.pg_class k on k.oid = f.relation
            join pg_catalog.pg_namespace s on s.oid = k.relnamespace
           where k.relkind = 'f' or (k.relkind = 'r' and k.relpersistence <> 'p')
           order by 1, 2 limit 6) as t (schema, name, kind))
-"""
+""".replace("{family}", FAMILY_OF_ROW)
 """The partitions of `c`, a row of pg_class, whose rows are not in the write-ahead log; the first few."""
 
 _COLUMNS: Final[LiteralString] = """
