@@ -214,33 +214,30 @@ class Settlement:
         if self._owed is None or marked > self._marked:
             self._owed, self._marked = unended(report.snapshot), marked
         proves = self._written < min(self._owed, self._proven.horizon)
+        asked = everything or self._target is not None
+        worth = asked or rows or proves or position.bytes_since(self._settled) >= IDLE_STEP
         # The row itself moves the end of the WAL on, so that the stream gets to where the snapshot was taken.
         last = self._to_prove and self._target is not None and position >= self._target
-        if last or (
-            position > self._settled
-            and (
-                everything
-                or self._target is not None
-                or rows
-                or proves
-                or position.bytes_since(self._settled) >= IDLE_STEP
-            )
-        ):
-            await self._admission.advance(position, snapshot)
-            self._settled, self._written = position, self._proven.horizon
+        if last or (position > self._settled and worth):
+            await self._confirm(position, snapshot)
             self._to_prove = self._to_prove and not (last and self._proven.final)
-            if self._marks is not None:
-                self._marks.confirmed(position)  # the witness suffices, should the stream break now
             if rows:
                 self._owed = unended(report.snapshot)
-            if self._stream.confirm(position):
-                self._stream.send_status()
             if first is not None:
                 self._tell_first(*first, position)
         self._proven.offer(report.snapshot, report.publication.insert_lsn, final=is_marked)
         if self._marks is not None:
             self._marks.confirmed(self._settled)
             self._marks.proven(position, report.snapshot, report.publication.insert_lsn)
+
+    async def _confirm(self, position: LSN, snapshot: str | None) -> None:
+        """Witness, then status update."""
+        await self._admission.advance(position, snapshot)
+        self._settled, self._written = position, self._proven.horizon
+        if self._marks is not None:
+            self._marks.confirmed(position)  # the witness suffices, should the stream break now
+        if self._stream.confirm(position):
+            self._stream.send_status()
 
     async def _look(self) -> GuardReport:
         checks = self._tally.guard_checks
