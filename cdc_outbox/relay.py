@@ -22,16 +22,11 @@ from cdc_outbox.backoff import Backoff
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
-    DecodingFailed,
     DrainExceeded,
     Held,
     KafkaUnavailable,
-    PasswordRefused,
-    PoisonEvent,
     PostgresUnavailable,
-    PublicationReplaced,
     PublicationUnseen,
-    PublicationWrong,
     SetupError,
     SlotBusy,
     Unavailable,
@@ -45,6 +40,7 @@ from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.zoneless import tell_of_due
 from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
+from cdc_outbox.setback import SAY_AGAIN, Setbacks
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import Live, State, Status
 from cdc_outbox.table.mapping import Mapping
@@ -69,9 +65,6 @@ TO_CONFIRM: Final = 5.0
 OWN_WALSENDER: Final = 10.0
 """Seconds for which our last walsender may have the slot still before that is worth a line: it ends by itself."""
 
-SAY_AGAIN: Final = 60.0
-"""Seconds until the same error is worth another line."""
-
 
 class Relay:
     """One slot's relay, from `run` to a stop, an error, or being caught up."""
@@ -95,8 +88,6 @@ class Relay:
         self._marks = _marks(settings)
         self._deliveries = Deliveries()
         self._memory = Memory()
-        self._unseen: str | None = None
-        self._undecoded: str | None = None
         self._stop = asyncio.Event()
         self._stop_asked = 0.0
         self._ending = False
@@ -110,9 +101,9 @@ class Relay:
         self._said_mapping: dict[str, str] = {}
         self._flowed = False
         self._suspect: tuple[int, int] | None = None
-        self._said: dict[str, float] = {}
         self._said_start = -SAY_AGAIN
         self.status = Status(settings.postgres.slot, mapping=self._mapping.told, marks=self._marks)
+        self._setbacks = Setbacks(self.status, blocks=settings.delivery.on_poison == "block")
 
     def stop(self) -> None:
         """End after the transaction under way, once everything is confirmed."""
@@ -143,14 +134,15 @@ class Relay:
                     _log.info, "starting over", str(reason), reason=str(reason), slot=self.status.slot
                 )
             except CdcOutboxError as error:
-                if not self._may_go_on(error) or (self._fail_fast and isinstance(error, Unavailable)):
+                may = self._setbacks.may_go_on(error, began=self._stream_of is not None, flowed=self._flowed)
+                if not may or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
                     if not self._owes:
                         raise  # it didn't end as it should have
                     break
                 self.status.tally.ended(error, streamed=self._flowed)
-                self._say(error)
+                self._setbacks.say(error)
                 if time.monotonic() - began > self._settings.retry.max:
                     backoff.reset()
                 self._flowed = False
@@ -313,7 +305,7 @@ class Relay:
             if self._fail_fast or (isinstance(error, BusRefused) and self._stream_of is None):
                 raise
             self._fixed_topics = set()  # what is missing holds the row that needs it
-            self._say(error)
+            self._setbacks.say(error)
             self.status.change(State.HELD, str(error))
             publisher.start_later(error, Backoff(self._settings.retry))
         else:
@@ -376,7 +368,7 @@ class Relay:
         )
         self.status.change(State.CONNECTING, str(stuck))
         if now - self._ending_since > OWN_WALSENDER:
-            self._say(stuck)
+            self._setbacks.say(stuck)
 
     def _meet(self, admission: Admission) -> None:
         """Forget what was delivered where the stream may send other rows at the same places.
@@ -427,49 +419,6 @@ class Relay:
             **unsaid,
         )
 
-    def _may_go_on(self, error: CdcOutboxError) -> bool:
-        """Whether to begin again.
-
-        What is wrong with the publication or a provider's password, or what the bus has against us, ends us at the
-        start and holds us later.
-        """
-        if isinstance(error, PublicationUnseen):
-            # Decoding stops there for ever, even when the publication is there again.
-            if str(error) == self._unseen:
-                return False
-            self._unseen = str(error)
-        ours = PublicationWrong | PublicationReplaced | PasswordRefused
-        changed = (isinstance(error, ours) and self.status.admitted) or (
-            isinstance(error, BusRefused) and self._stream_of is not None
-        )
-        if isinstance(error, DecodingFailed):
-            # Its text names the LSN: at the same one again it is no outage.
-            changed, self._undecoded = str(error) == self._undecoded, str(error)
-        # A delivery that fails again and again would tell the log each time that we stream.
-        undelivered = isinstance(error, KafkaUnavailable) and self._flowed
-        if changed or undelivered or isinstance(error, Held):
-            self.status.change(State.HELD, str(error))
-            return True
-        if isinstance(error, PoisonEvent):
-            return self._settings.delivery.on_poison == "block"
-        if error.retriable:
-            self.status.change(State.CONNECTING, str(error))
-        return error.retriable
-
-    def _say(self, error: CdcOutboxError) -> None:
-        """Log an error and its remedy at once, and while it lasts one line a minute."""
-        self.status.trouble(error)
-        now = time.monotonic()
-        text = str(error)
-        said = self._said.get(text)
-        if said is None:
-            _log.warning("waiting", error=text, next=_meanwhile(error), slot=self.status.slot)
-        elif now - said >= SAY_AGAIN:
-            _log.warning("still waiting", error=text, slot=self.status.slot)
-        else:
-            return
-        self._said = {known: at for known, at in self._said.items() if now - at < 2 * SAY_AGAIN} | {text: now}
-
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` to its end. A stop cancels it, unless the stream flows or has flowed: then it ends by itself."""
         task = asyncio.create_task(work)
@@ -494,10 +443,3 @@ def _marks(settings: Settings) -> Marks | None:
     from cdc_outbox.mark import Marks
 
     return Marks()
-
-
-def _meanwhile(error: CdcOutboxError) -> str:
-    """The next step, and what we do until then where the error doesn't say so."""
-    if not isinstance(error, Unavailable) or "relay" in error.next:
-        return error.next
-    return f"{error.next}; the relay goes on trying"
