@@ -153,55 +153,6 @@ class Relay:
         if self._caught_up.is_set() and not self._stop.is_set():
             self._require_marked()
 
-    def _require_marked(self) -> None:
-        """Raise Unmarked where rows are delivered and not marked by the time that all is caught up."""
-        left = self._marks.left if self._marks is not None else None
-        if left is not None:
-            slot = self._settings.postgres.slot
-            raise Unmarked(
-                f"all is delivered, and rows stay unmarked: {left}",
-                next="when nothing is in the way any more, have them found and marked: "
-                f"cdc-outbox start --mark update --until-caught-up --slot {slot}",
-            )
-
-    @property
-    def _owes(self) -> bool:
-        """Whether PostgreSQL would send again what Kafka has confirmed to us, though it may be confirmed there.
-
-        Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
-        """
-        taken, may = self._memory.taken, self.status.state not in (State.STANDBY, State.HELD)
-        return may and self.status.confirmable > taken and self._deliveries.until >= taken
-
-    async def _confirm_delivered(self) -> None:
-        """After a stop between two sessions: one more, to confirm what those before have delivered.
-
-        Raises DrainExceeded where that can't be done.
-        """
-        self._ending = self._fail_fast = True
-        until, limit = self.status.confirmable, self._settings.limits.drain
-        asked = self._stop_asked if self._stop.is_set() else time.monotonic()
-        left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
-        _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
-        self._target = until
-        backoff, began = Backoff(self._settings.retry), time.monotonic()
-        why: CdcOutboxError | None = None
-        try:
-            async with asyncio.timeout(left):
-                while why is None or (why.retriable and time.monotonic() - began < TO_CONFIRM):
-                    try:
-                        return await self._session(asyncio.Event(), asyncio.Event())
-                    except CdcOutboxError as error:
-                        why = error
-                    await asyncio.sleep(backoff.seconds())
-        except TimeoutError:
-            pass
-        raise DrainExceeded(
-            f"what Kafka has up to {until} could not be confirmed to PostgreSQL"
-            + (f": {why}" if why is not None else f" within the drain limit of {limit:g} s"),
-            next="nothing is lost: what wasn't confirmed is sent again by the next start",
-        ) from why
-
     async def _session(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """From a free slot to the first failure, or to the end that was asked for."""
         settings = self._settings
@@ -434,6 +385,55 @@ class Relay:
         finally:
             # A second signal cancels us: the session still ends in order, before the last word is said.
             await ended(task, stopped)
+
+    @property
+    def _owes(self) -> bool:
+        """Whether PostgreSQL would send again what Kafka has confirmed to us, though it may be confirmed there.
+
+        Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
+        """
+        taken, may = self._memory.taken, self.status.state not in (State.STANDBY, State.HELD)
+        return may and self.status.confirmable > taken and self._deliveries.until >= taken
+
+    async def _confirm_delivered(self) -> None:
+        """After a stop between two sessions: one more, to confirm what those before have delivered.
+
+        Raises DrainExceeded where that can't be done.
+        """
+        self._ending = self._fail_fast = True
+        until, limit = self.status.confirmable, self._settings.limits.drain
+        asked = self._stop_asked if self._stop.is_set() else time.monotonic()
+        left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
+        _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
+        self._target = until
+        backoff, began = Backoff(self._settings.retry), time.monotonic()
+        why: CdcOutboxError | None = None
+        try:
+            async with asyncio.timeout(left):
+                while why is None or (why.retriable and time.monotonic() - began < TO_CONFIRM):
+                    try:
+                        return await self._session(asyncio.Event(), asyncio.Event())
+                    except CdcOutboxError as error:
+                        why = error
+                    await asyncio.sleep(backoff.seconds())
+        except TimeoutError:
+            pass
+        raise DrainExceeded(
+            f"what Kafka has up to {until} could not be confirmed to PostgreSQL"
+            + (f": {why}" if why is not None else f" within the drain limit of {limit:g} s"),
+            next="nothing is lost: what wasn't confirmed is sent again by the next start",
+        ) from why
+
+    def _require_marked(self) -> None:
+        """Raise Unmarked where rows are delivered and not marked by the time that all is caught up."""
+        left = self._marks.left if self._marks is not None else None
+        if left is not None:
+            slot = self._settings.postgres.slot
+            raise Unmarked(
+                f"all is delivered, and rows stay unmarked: {left}",
+                next="when nothing is in the way any more, have them found and marked: "
+                f"cdc-outbox start --mark update --until-caught-up --slot {slot}",
+            )
 
 
 def _marks(settings: Settings) -> Marks | None:
