@@ -147,7 +147,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
             f"PostgreSQL at {here.place} is a standby", next="name the primary in --dsn and --admin-dsn"
         )
     await server.require_one_database(owner, relay)
-    ((now,),) = await execute(owner, _NOW)
+    now = await newest(owner)
     relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}
     if not relations:
         raise await slip.no_table(owner, table)
@@ -164,7 +164,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
         own = Proof(slot, None, rows.value, f"cdc-outbox init --slot {slot}")
         return Acknowledged(table, (own,))
     rows = [row for row in rows if not row.slot.endswith(PENDING_SUFFIX)]
-    proofs = [_proof(row, here, int(now)) for row in rows if row.slot == slot or _feeds(row, relations)]
+    proofs = [_proof(row, here, now) for row in rows if row.slot == slot or _feeds(row, relations)]
     undecided = await _undecided(owner, {row.slot for row in rows})
     proofs += [
         Proof(
@@ -191,6 +191,17 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
             )
         )
     return Acknowledged(table, tuple(sorted(proofs, key=lambda proof: proof.slot)))
+
+
+async def newest(conn: Connection) -> int:
+    """The number behind the last transaction that has ended, of 64 bits."""
+    ((now,),) = await execute(conn, _NOW)
+    return int(now)
+
+
+def is_recent(horizon: int, now: int) -> bool:
+    """Whether a horizon proves anything when `newest` is `now`: of 64-bit numbers a row has only the lower half."""
+    return 0 <= now - horizon <= OLDEST
 
 
 @asynccontextmanager
@@ -244,6 +255,6 @@ def _proof(row: Witness, here: Server, now: int) -> Proof:
     if row.snapshot is None:
         return lacking(f"the slot {row.slot} has no proof yet of what was delivered")
     horizon = int(row.snapshot.partition(":")[0])
-    if not 0 <= now - horizon <= OLDEST:
+    if not is_recent(horizon, now):
         return lacking(f"the proof of slot {row.slot} is {now - horizon} transactions old")
     return Proof(row.slot, horizon, updated_at=row.updated_at)

@@ -22,7 +22,7 @@ from psycopg import sql
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError
 from cdc_outbox.postgres import sqlstate, whole
-from cdc_outbox.postgres.acknowledged import OLDEST, Acknowledged, Proof
+from cdc_outbox.postgres.acknowledged import Acknowledged, Proof, is_recent, newest
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import (
     PUBLIC,
@@ -106,11 +106,6 @@ _BLOCKS: Final[LiteralString] = """
 select coalesce(max(pg_catalog.pg_relation_size(relation)
                     / pg_catalog.current_setting('block_size')::int8), 0)::int8 from family
 """.replace("{family}", FAMILY)
-
-_NOW: Final[LiteralString] = (
-    "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
-)
-
 
 _OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "P0"})
 """Classes of SQLSTATE that tell of data, constraints and triggers."""
@@ -295,12 +290,12 @@ class Marking:
         Places are counted through all blocks. Returns how many were marked, and whether there may be more at these.
         """
         await self._within_reach(conn)
-        ((now,),) = await execute(conn, _NOW)
+        now = await newest(conn)
         query = sql.SQL(_BY_PLACE).format(
             first=sql.Literal(tid(place)),
             last=sql.Literal(tid(place + width)),
             batch=sql.Literal(BATCH),
-            sent=sql.SQL(" and ").join(self._found(delivered, int(now))),
+            sent=sql.SQL(" and ").join(self._found(delivered, now)),
             **self._parts,
         )
         ((marked, free),) = await execute(conn, query)
@@ -321,7 +316,7 @@ class Marking:
         found = [*self.rows.ours]
         if how.status is not None:
             found.append(sql.SQL("not {}").format(says(how.status, how.given_up)))
-        proven = Proof("", delivered.horizon if now - delivered.horizon <= OLDEST else None)
+        proven = Proof("", delivered.horizon if is_recent(delivered.horizon, now) else None)
         before = Acknowledged(self.how.table, (proven,)).condition(sql.Identifier("t"))
         parts = sql.SQL("t.tableoid = any({}::pg_catalog.oid[])").format(whole.oids(delivered.whole.parts))
         apart = delivered.whole.apart.get(how.table)
