@@ -384,13 +384,17 @@ async def drop(conn: Connection, name: str) -> bool:
     except SlotMissing:
         return False
     except SlotBusy as busy:
-        slot = await inspect(conn, name)
-        pid = slot.active_pid if slot is not None else None
-        raise SlotBusy(
-            f'the slot "{name}" is in use' + (f" by pid {pid}" if pid else ""),
-            next="stop the process that uses it, then run the same command again",
-        ) from busy
+        found = await inspect(conn, name)
+        raise in_use(name, found.active_pid if found is not None else None) from busy
     return True
+
+
+def in_use(name: str, pid: int | None) -> SlotBusy:
+    """The error for a slot that can't be removed, since a process uses it; `pid` where it is known."""
+    return SlotBusy(
+        f'the slot "{name}" is in use' + (f" by pid {pid}" if pid else ""),
+        next="stop the process that uses it, then run the same command again",
+    )
 
 
 async def finish_pending(

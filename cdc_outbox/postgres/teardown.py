@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import MissingRight, SlotBusy
+from cdc_outbox.errors import MissingRight
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import publication, slot, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
@@ -132,7 +132,7 @@ async def _look(relay: Connection, owner: Connection, settings: PostgresSettings
             continue
         slot.removable(each)
         if each.active:
-            raise _busy(each)
+            raise slot.in_use(each.name, each.active_pid)
     if there is not None and there.confirmed_flush_lsn is not None:
         ((unconfirmed,),) = await execute(relay, _BEHIND, (str(there.confirmed_flush_lsn),))
     users: tuple[str, ...] = ()
@@ -270,10 +270,3 @@ async def _users(relay: Connection, owner: Connection, settings: PostgresSetting
     wanted = ([settings.slot, slot.pending_name(settings.slot)], settings.publication)
     rows = await witness.by_who_may(relay, owner, lambda conn: execute(conn, _USERS, wanted))
     return tuple(str(name) for (name,) in rows)
-
-
-def _busy(found: Slot) -> SlotBusy:
-    return SlotBusy(
-        f'the slot "{found.name}" is in use' + (f" by pid {found.active_pid}" if found.active_pid else ""),
-        next="stop the process that streams from it, then run the same command again",
-    )
