@@ -210,7 +210,7 @@ class _Formatter(logging.Formatter):
 
 class _Json(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return json_line(self.document(record))
+        return json_text(self.document(record))
 
 
 class _Text(_Formatter):
@@ -262,12 +262,8 @@ def plain(value: object, redact: Callable[[str], str]) -> object:
     return redact(str(value))
 
 
-def json_line(document: Mapping[str, object]) -> str:
-    """One JSON object on one line."""
-    return json_text(document)
-
-
 def json_text(value: object) -> str:
+    """A value as JSON, on one line."""
     import orjson
 
     try:

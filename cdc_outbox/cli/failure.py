@@ -88,7 +88,7 @@ class Reporter:
             print(self.redact(trace), end="", file=sys.stderr)
             print(f"error: {message}\nnext: {remedy}", file=sys.stderr)
             return
-        from cdc_outbox.log import json_line
+        from cdc_outbox.log import json_text
 
         document = {
             "ts": iso(datetime.now(UTC)),
@@ -99,7 +99,7 @@ class Reporter:
         }
         if trace:
             document["exception"] = self.redact(trace)
-        print(json_line(document), file=sys.stderr)
+        print(json_text(document), file=sys.stderr)
 
 
 def gravest(error: BaseException) -> BaseException:
