@@ -4,9 +4,9 @@ A confirmed LSN tells the server to forget. So a position is confirmable only wh
 transaction up to it is settled: confirmed by the broker, left out by rule, or set aside durably. Batches settle in
 any order; the prefix grows only from the left.
 
-Each batch of rows holds a `Mark` from its first row on. The mark remembers the *floor*: the last position that
-was complete before that row. As long as the mark is open, nothing beyond its floor is confirmable. Rows of a
-transaction that is still under way sit in marks whose floor lies before it, so it needs no case of its own.
+Each batch of rows has a `Pin` from its first row on. The pin remembers the *floor*: the last position that was
+complete before that row. As long as it is in its place, nothing beyond its floor is confirmable. Rows of a transaction
+that is still under way have pins whose floor lies before it, so it needs no case of its own.
 
 The ledger belongs to one connection and knows only positions received on it, unchanged: a commit's end LSN, or
 the position of a keepalive that arrived between transactions. Hence nothing can be confirmed that was never
@@ -25,8 +25,8 @@ from cdc_outbox.lsn import LSN
 _NEVER: Final = -1
 
 
-class Mark:
-    """Rows that are on their way. While it is open, nothing beyond `floor` may be confirmed.
+class Pin:
+    """Rows that are on their way. Until they are settled, nothing beyond `floor` may be confirmed.
 
     `committed_us`: when the first of them was committed, in microseconds since the epoch; 0 where not known.
     """
@@ -42,12 +42,12 @@ class Mark:
 class Ledger:
     """The order of commits on one connection, and which of them are settled."""
 
-    __slots__ = ("_begun", "_complete", "_marks")
+    __slots__ = ("_begun", "_complete", "_pins")
 
     def __init__(self) -> None:
         self._complete = 0
         self._begun = _NEVER
-        self._marks: deque[Mark] = deque()
+        self._pins: deque[Pin] = deque()
 
     @property
     def in_transaction(self) -> bool:
@@ -56,13 +56,13 @@ class Ledger:
 
     @property
     def unsettled(self) -> int:
-        """The number of marks from the oldest open one on."""
-        return len(self._marks)
+        """The number of pins from the oldest on that isn't settled."""
+        return len(self._pins)
 
     @property
     def oldest_us(self) -> int:
-        """When the first row of the oldest open mark was committed; 0 without one."""
-        return self._marks[0].committed_us if self._marks else 0
+        """When the first row of the oldest pin was committed; 0 without one."""
+        return self._pins[0].committed_us if self._pins else 0
 
     @property
     def complete(self) -> LSN:
@@ -72,7 +72,7 @@ class Ledger:
     @property
     def confirmable(self) -> LSN:
         """The position up to which everything is settled; never falls."""
-        return LSN(self._marks[0].floor if self._marks else self._complete)
+        return LSN(self._pins[0].floor if self._pins else self._complete)
 
     def begin(self, final_lsn: int) -> None:
         """A BEGIN came; `final_lsn` is where its commit record lies.
@@ -103,15 +103,15 @@ class Ledger:
         if self._begun < self._complete < position:
             self._complete = position
 
-    def open(self, committed_us: int = 0) -> Mark:
-        """Hold everything that is not complete yet, until the mark is settled."""
-        mark = Mark(self._complete, committed_us)
-        self._marks.append(mark)
-        return mark
+    def pin(self, committed_us: int = 0) -> Pin:
+        """Hold everything back that is not complete yet, until the pin is settled."""
+        pin = Pin(self._complete, committed_us)
+        self._pins.append(pin)
+        return pin
 
-    def settle(self, mark: Mark) -> None:
-        """All rows of the mark are settled."""
-        mark.settled = True
-        marks = self._marks
-        while marks and marks[0].settled:
-            marks.popleft()
+    def settle(self, pin: Pin) -> None:
+        """All rows of the pin are settled."""
+        pin.settled = True
+        pins = self._pins
+        while pins and pins[0].settled:
+            pins.popleft()

@@ -1,7 +1,7 @@
 """The small interface that a bus has to fill.
 
 The relay hands over one row at a time with `publish`, which never waits; `flush` lets go what may leave. What a row
-holds back is a `Mark` of the ledger: the publisher opens one a batch and settles it once the bus has confirmed.
+holds back is a `Pin` of the ledger: the publisher has one for each batch and settles it once the bus has confirmed.
 Whatever fails resolves `failed`; the relay then throws the publisher away with its session.
 """
 

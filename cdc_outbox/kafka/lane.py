@@ -6,12 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cdc_outbox.acknowledge import Mark
+    from cdc_outbox.acknowledge import Pin
     from cdc_outbox.kafka.records import Records
 
 
 class Batch:
-    """Rows for one partition, in stream order; `first` and `last` are their places, `mark` what they hold back.
+    """Rows for one partition, in stream order; `first` and `last` are their places, `pin` what they hold back.
 
     `size` is that of the whole batch before compression, `bytes` what counts against the budget; `closed_us` the
     commit time of what was published last when it was closed.
@@ -25,17 +25,17 @@ class Batch:
         "lane",
         "last_lsn",
         "last_seq",
-        "mark",
+        "pin",
         "put",
         "records",
         "size",
     )
 
-    def __init__(self, lane: Lane, records: Records, mark: Mark, first: tuple[int, int]) -> None:
+    def __init__(self, lane: Lane, records: Records, pin: Pin, first: tuple[int, int]) -> None:
         self.lane = lane
         self.records = records
         self.put = records.put
-        self.mark = mark
+        self.pin = pin
         self.first = first
         self.last_lsn, self.last_seq = first
         self.count = 0

@@ -227,8 +227,8 @@ class KafkaPublisher:
             )
         if lane.max_bytes < lane.most and time.monotonic() - lane.learnt_at > GROW_AFTER:
             self._learn(lane, min(lane.most, lane.max_bytes * 2))
-        mark = self._ledger.open(self.committed_us)
-        batch = Batch(lane, Records(lane.max_bytes, self._codec), mark, (lsn, seq))
+        pin = self._ledger.pin(self.committed_us)
+        batch = Batch(lane, Records(lane.max_bytes, self._codec), pin, (lsn, seq))
         lane.open = batch
         if lane.out is None and not lane.full:
             self._waiting.append(lane)
@@ -363,7 +363,7 @@ class KafkaPublisher:
                 )
             )
             return
-        self._ledger.settle(batch.mark)
+        self._ledger.settle(batch.pin)
         lane.delivered = (batch.last_lsn, batch.last_seq)
         self._deliveries.settle(lane.topic, lane.number, lane.delivered)
         self.published[lane.topic] = self.published.get(lane.topic, 0) + batch.count
@@ -371,7 +371,7 @@ class KafkaPublisher:
         self._out_bytes -= batch.bytes
         self._out_events -= batch.count
         since = self._out.pop(batch)
-        commits_us = batch.mark.committed_us, batch.closed_us
+        commits_us = batch.pin.committed_us, batch.closed_us
         self._tally.confirmed(lane.topic, batch.count, batch.size, since=since, commits_us=commits_us)
         lane.out = None
         if lane.full:

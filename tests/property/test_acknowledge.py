@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cdc_outbox.acknowledge import Ledger, Mark
+from cdc_outbox.acknowledge import Ledger, Pin
 from cdc_outbox.errors import ProtocolViolation
 from cdc_outbox.lsn import LSN
 
@@ -18,9 +18,9 @@ steps = st.integers(min_value=0, max_value=1 << 33)
 
 @dataclass
 class Batch:
-    """What the model knows of a mark: the transactions, by number, that its rows are of."""
+    """What the model knows of a pin: the transactions, by number, that its rows are of."""
 
-    mark: Mark
+    pin: Pin
     rows_of: set[int] = field(default_factory=set)
     settled: bool = False
 
@@ -64,7 +64,7 @@ class Acknowledgement(RuleBasedStateMachine):
     def row(self, lane: int) -> None:
         batch = self.open.get(lane)
         if batch is None:
-            batch = self.open[lane] = Batch(self.ledger.open())
+            batch = self.open[lane] = Batch(self.ledger.pin())
             self.batches.append(batch)
         batch.rows_of.add(self.transactions)
 
@@ -96,7 +96,7 @@ class Acknowledgement(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         batch = data.draw(st.sampled_from([batch for batch in self.sent if not batch.settled]))
-        self.ledger.settle(batch.mark)
+        self.ledger.settle(batch.pin)
         batch.settled = True
 
     @property

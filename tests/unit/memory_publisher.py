@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from cdc_outbox.acknowledge import Ledger, Mark
+from cdc_outbox.acknowledge import Ledger, Pin
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.event import Encoded
 from cdc_outbox.publisher import TopicMissing, TopicUnknown
@@ -21,7 +21,7 @@ class MemoryPublisher:
     def __init__(self, ledger: Ledger, *, topics: set[str] | None = None, patient: bool = False) -> None:
         self._ledger = ledger
         self._patient = patient
-        self._waiting: deque[tuple[Mark, Encoded]] = deque()
+        self._waiting: deque[tuple[Pin, Encoded]] = deque()
         self._progress = asyncio.Event()
         self.topics = topics
         self.messages: list[Encoded] = []
@@ -46,7 +46,7 @@ class MemoryPublisher:
         """Take one row. Raises TopicUnknown for a topic that isn't one of `topics`."""
         if self.topics is not None and encoded[0] not in self.topics:
             raise TopicUnknown(encoded[0])
-        self._waiting.append((self._ledger.open(self.committed_us), encoded))
+        self._waiting.append((self._ledger.pin(self.committed_us), encoded))
         self.inflight_events += 1
         self.inflight_bytes += len(encoded[3] or b"")
 
@@ -58,12 +58,12 @@ class MemoryPublisher:
     def confirm(self, count: int = 1) -> None:
         """Confirm the next `count` rows, or what there is."""
         for _ in range(min(count, len(self._waiting))):
-            mark, encoded = self._waiting.popleft()
+            pin, encoded = self._waiting.popleft()
             self.messages.append(encoded)
             self.published[encoded[0]] = self.published.get(encoded[0], 0) + 1
             self.inflight_events -= 1
             self.inflight_bytes -= len(encoded[3] or b"")
-            self._ledger.settle(mark)
+            self._ledger.settle(pin)
         self._progress.set()
 
     async def room(self) -> None:

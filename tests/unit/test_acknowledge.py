@@ -23,7 +23,7 @@ def test_nothing_was_received_yet(ledger: Ledger) -> None:
 def test_a_transaction_is_confirmable_by_its_end_and_not_before_its_commit(ledger: Ledger) -> None:
     ledger.begin(100)
     under_way = ledger.in_transaction
-    ledger.settle(ledger.open())
+    ledger.settle(ledger.pin())
     assert ledger.confirmable == 0
     ledger.commit(108)
     assert (under_way, ledger.in_transaction) == (True, False)
@@ -33,15 +33,15 @@ def test_a_transaction_is_confirmable_by_its_end_and_not_before_its_commit(ledge
 
 def test_an_open_batch_holds_its_commit_and_all_after_it(ledger: Ledger) -> None:
     ledger.begin(100)
-    mark = ledger.open()
+    pin = ledger.pin()
     ledger.commit(108)
     ledger.begin(200)
-    ledger.settle(ledger.open())
+    ledger.settle(ledger.pin())
     ledger.commit(208)
     ledger.idle(300)
     assert ledger.confirmable == 0
     assert ledger.complete == 300
-    ledger.settle(mark)
+    ledger.settle(pin)
     assert ledger.confirmable == 300
 
 
@@ -49,12 +49,12 @@ def test_a_batch_of_several_transactions_holds_from_its_first_row(ledger: Ledger
     ledger.begin(100)
     ledger.commit(108)
     ledger.begin(200)
-    mark = ledger.open()
+    pin = ledger.pin()
     ledger.commit(208)
     ledger.begin(300)
     ledger.commit(308)
     assert ledger.confirmable == 108
-    ledger.settle(mark)
+    ledger.settle(pin)
     assert ledger.confirmable == 308
 
 
@@ -75,11 +75,11 @@ def test_a_keepalive_never_takes_the_position_back(ledger: Ledger) -> None:
 def test_a_batch_of_an_earlier_transaction_holds_a_keepalive(ledger: Ledger) -> None:
     ledger.idle(50)
     ledger.begin(100)
-    mark = ledger.open()
+    pin = ledger.pin()
     ledger.commit(108)
     ledger.idle(1000)
     assert ledger.confirmable == 50
-    ledger.settle(mark)
+    ledger.settle(pin)
     assert ledger.confirmable == 1000
 
 

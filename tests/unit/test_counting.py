@@ -65,7 +65,7 @@ def test_a_transaction_under_way_waits_as_well() -> None:
 def test_the_ledger_knows_when_the_oldest_open_mark_was_committed() -> None:
     ledger = Ledger()
     assert ledger.oldest_us == 0
-    first, second = ledger.open(7), ledger.open(9)
+    first, second = ledger.pin(7), ledger.pin(9)
     ledger.settle(second)
     assert ledger.oldest_us == 7
     ledger.settle(first)
