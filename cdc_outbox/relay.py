@@ -88,19 +88,28 @@ class Relay:
         self._marks = _marks(settings)
         self._deliveries = Deliveries()
         self._memory = Memory()
+        self._fixed_topics: set[str] | None = None
+        """Topics that are the same for all rows and are yet to be asked for; None before a look at the tables."""
         self._stop = asyncio.Event()
         self._stop_asked = 0.0
-        self._ending = False
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
-        self._stream_of: tuple[str, int | None] | None = None
-        self._started: str | None = None
-        self._walsender: Backend | None = None
-        self._ending_since: float | None = None
-        self._fixed_topics: set[str] | None = None
-        self._said_mapping: dict[str, str] = {}
+        """To have confirmed up to there is to be caught up, where that is an end."""
+        self._ending = False
+        """Whether it is the last session, which only confirms what those before have delivered."""
         self._flowed = False
+        """Whether the session has streamed."""
         self._suspect: tuple[int, int] | None = None
+        """What `Flow.suspect` was at the end of the session before."""
+        self._stream_of: tuple[str, int | None] | None = None
+        """System and timeline of the last stream; None before the first."""
+        self._started: str | None = None
+        """When the server of the last stream had started, in its own words."""
+        self._walsender: Backend | None = None
+        """The walsender of the last stream."""
+        self._ending_since: float | None = None
+        """Since when that has the slot still, though the session is over, in monotonic seconds."""
+        self._said_mapping: dict[str, str] = {}
         self._said_start = -SAY_AGAIN
         self.status = Status(settings.postgres.slot, mapping=self._mapping.told, marks=self._marks)
         self._setbacks = Setbacks(self.status, blocks=settings.delivery.on_poison == "block")
