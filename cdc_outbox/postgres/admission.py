@@ -167,7 +167,7 @@ class Admission:
             self._refuse_unless(accept_gap and found is not None, judged.error)
         if (another := await self._another_publication()) is not None:
             self._refuse_unless(accept_gap and isinstance(another, PublicationReplaced), another)
-        left_out = belonging.left_out(self._settings, self.publication, self._fed)
+        left_out = belonging.feeds_others(self._settings, self.publication, self._fed)
         if left_out is not None:
             self._refuse_unless(accept_gap, left_out)
         try:

@@ -68,6 +68,7 @@ async def of_the_slot(
         if part.problem is not None:
             return part
     fed = [name for name, _ in known.members]
+    own = _flags(fed)
     also = (
         f"; or, to feed {', '.join(map(str, foreign))} from it too: {state.next}"
         if state.next.endswith(";")
@@ -75,7 +76,7 @@ async def of_the_slot(
     )
     raise PublicationWrong(
         f"{state.problem}; the slot {settings.slot} feeds {', '.join(fed)}",
-        next=f"cdc-outbox start --slot {settings.slot} {_flags(fed)}{also}",
+        next=f"cdc-outbox start --slot {settings.slot} {own}{also}",
     )
 
 
@@ -86,7 +87,7 @@ def strange(tables: Sequence[TableName], state: PublicationState, known: Identit
     return [table for table in tables if str(table) not in names and there.get(str(table)) not in oids]
 
 
-def left_out(
+def feeds_others(
     settings: PostgresSettings, state: PublicationState, known: Identity | None
 ) -> SetupError | None:
     """Why a relay of these tables may not stream, where the slot also feeds others: it would pass over their rows.
@@ -100,14 +101,15 @@ def left_out(
     others = [name for name, at in known.members if name not in ours and at.table not in oids]
     if not others:
         return None
-    slot, left = settings.slot, ", ".join(others)
-    dropping = f"alter publication {quote(settings.publication)} drop table {left};"
+    name, left_out = settings.slot, ", ".join(others)
+    dropping = f"alter publication {quote(settings.publication)} drop table {left_out};"
+    every, own = _flags((*others, *ours)), _flags(ours)
     return SetupError(
-        f"the slot {slot} feeds {left} too, and a relay of {', '.join(ours)} alone would pass over those rows"
+        f"the slot {name} feeds {left_out} too, and a relay of {', '.join(ours)} alone would pass over those rows"
         " for good",
-        next=f"cdc-outbox start --slot {slot} {_flags((*others, *ours))}; or give each table a slot and a publication "
-        f"of its own; or, where the rows of {left} need no delivery any more, take it out of the publication, if it "
-        f"names it ({dropping}), and then {accept_gap(slot)} {_flags(ours)}",
+        next=f"cdc-outbox start --slot {name} {every}; or give each table a slot and a publication of its own; or,"
+        f" where the rows of {left_out} need no delivery any more, take it out of the publication, if it names it"
+        f" ({dropping}), and then {accept_gap(name)} {own}",
     )
 
 

@@ -292,9 +292,10 @@ async def _create_temporary(
     except CdcOutboxError as error:
         if sqlstate.of(error) != "57014":
             raise
+        names = in_words(seen)
         raise SlotBlocked(
             f"the temporary slot could not be made within {WAIT:g} s, for these transactions are open: "
-            f"{in_words(seen)}",
+            f"{names}",
             next="let them end, then run the same command again",
         ) from error
     finally:

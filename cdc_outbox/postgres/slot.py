@@ -350,11 +350,12 @@ async def _give_up(conn: Connection, making: asyncio.Future[None]) -> None:
 
 
 def _blocked(name: str, within: float, seen: Sequence[Blocker]) -> SlotBlocked:
+    names = in_words(seen)
     pids = [each.pid for each in seen if each.pid is not None]
     how = f" (select pg_terminate_backend({pids[0]});)" if pids else ""
     return SlotBlocked(
         f'the slot "{name}" could not be made within {within:g} s, for it has to wait for open transactions: '
-        f"{in_words(seen)}",
+        f"{names}",
         next=f"let them end, or end them{how}, then run the same command again",
     )
 
