@@ -94,6 +94,8 @@ class Status:
     """Whether a session was admitted yet: until then slot and publication may be wrong names, and none of ours."""
     repeats: Repeats = field(default_factory=Repeats)
     """For what each of many short sessions would say anew."""
+    clock_ahead: float = 0.0
+    """Seconds by which PostgreSQL's clock is ahead of ours, as far as that was seen."""
     _unsaid: bool = False
     _admission: Admission | None = None
     _live: Live | None = None
@@ -185,7 +187,12 @@ class Status:
     def oldest_unacknowledged(self) -> float:
         """Seconds since the commit of the oldest event that isn't acknowledged, 0 with nothing waiting."""
         since = self.waiting_since_us
-        return max(0.0, time.time() - since / 1_000_000) if since else 0.0
+        return max(0.0, time.time() + self.clock_ahead - since / 1_000_000) if since else 0.0
+
+    @property
+    def oldest_known(self) -> float | None:
+        """The same, but None while nothing is read here: what waits nobody knows then, or another relay."""
+        return self.oldest_unacknowledged() if self._live is not None or self._waiting_since_us else None
 
     @property
     def received(self) -> LSN:

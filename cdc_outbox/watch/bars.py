@@ -28,6 +28,7 @@ def slot(subject: Subject) -> Check:
     """Whether the slot is there and can be streamed from; else with the names that it may have been meant to have."""
     sample, slot = subject.sample, subject.sample.slot
     try:
+        slots.require_own(sample.name)
         if slot is None and isinstance(sample.witness, Witness) and sample.pending is None:
             error: CdcOutboxError | None = witnesses.judge(
                 sample.name, sample.witness, None, _server(subject.sample)

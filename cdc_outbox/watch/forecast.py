@@ -1,8 +1,9 @@
 """What the rates of WAL mean for the slot, and what else its samples show over time: pure functions over samples.
 
 A slot that is read and keeps up isn't lost at any rate, however much other tables write: its position moves on with
-the WAL. What nears its loss is a slot that nobody reads, one whose reader is slower than the WAL grows, and one whose
-WAL is held by somebody's open transaction. The server may also give a slot up for being idle, however little is kept.
+the WAL, and so does its copy on a standby. What nears its loss is a slot that nobody reads, one whose reader is slower
+than the WAL grows, and one whose WAL is held by somebody's open transaction. The server may also give a slot up for
+being idle, however little is kept.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 NOISE: Final = 1 << 20
 """Bytes that may be unconfirmed at any time: an idle relay doesn't write its witness for less than 64 KiB."""
+
+CAUGHT_UP: Final = 1 << 17
+"""Bytes of which no more waits where nothing does: those 64 KiB, and what was written a moment ago."""
 
 CURRENT: Final = 30.0
 """Seconds that what a reader that keeps up has before it may be old: an idle one confirms every ten."""
@@ -66,10 +70,11 @@ class Forecast:
 
     The seconds are None unless the outlook is NOW (0) or IN. `basis` is None where there is neither a limit nor a
     volume size. `left` is how many bytes there are until the loss, by limit or volume. `confirmed_at` is when the
-    confirmed position was last seen to move, `inactive_at` since when the slot is seen inactive (None: it is active),
-    `began` when the first sample was taken, `confirmed_before` the confirmed position of the sample before. `holder`
-    is the transaction, open or prepared, that holds WAL back behind the confirmed position. `keeps_up`: the slot is
-    read, and what is unconfirmed is no older than half a minute.
+    confirmed position was last seen to move, `caught_up_at` when no more than `CAUGHT_UP` was last seen unconfirmed,
+    `inactive_at` since when the slot is seen inactive (None: it is active), `began` when the first sample was taken,
+    `confirmed_before` the confirmed position of the sample before. `holder` is the transaction, open or prepared, that
+    holds WAL back behind the confirmed position. `keeps_up`: the slot is read, and what is unconfirmed is no older than
+    half a minute.
     """
 
     rates: Rates | None
@@ -80,6 +85,7 @@ class Forecast:
     basis: Basis | None
     left: int | None
     confirmed_at: datetime | None
+    caught_up_at: datetime | None
     inactive_at: datetime | None
     began: datetime
     confirmed_before: LSN | None
@@ -99,6 +105,7 @@ class Course:
         self._last: Sample | None = None
         self._began: datetime | None = None
         self._confirmed_at: datetime | None = None
+        self._caught_up_at: datetime | None = None
         self._inactive_at: datetime | None = None
         self._open: dict[int, datetime] = {}
         self._written: deque[tuple[datetime, LSN]] = deque()
@@ -116,6 +123,8 @@ class Course:
             self._averages.add(last, sample)
             if confirmed(sample) != confirmed(last):
                 self._confirmed_at = sample.at
+        if sample.unconfirmed is not None and sample.unconfirmed <= CAUGHT_UP:
+            self._caught_up_at = sample.at
         active = sample.kept is not None and sample.kept.active
         self._inactive_at = None if active else self._inactive_at or sample.at
         candidates = [each for each in (sample.oldest, sample.oldest_prepared) if each is not None]
@@ -125,7 +134,10 @@ class Course:
         holder = self._holder(sample, candidates, rates)
         current = keeps_up(sample, rates, self._ago(sample, CURRENT))
         left, basis = room(sample, self.volume)
-        nearing = None if rates is None else approach(sample, rates, current=current, held=holder is not None)
+        nearing = None
+        if rates is not None:
+            stands = _age(sample, self._confirmed_at or began) >= CURRENT
+            nearing = approach(sample, rates, current=current, stands=stands, held=holder is not None)
         loss, seconds_to_loss = until_lost(sample, left, nearing)
         idle = until_given_up(sample)
         if idle is not None and (seconds_to_loss is None or idle < seconds_to_loss):
@@ -140,6 +152,7 @@ class Course:
             basis=basis,
             left=left,
             confirmed_at=self._confirmed_at,
+            caught_up_at=self._caught_up_at,
             inactive_at=self._inactive_at,
             began=began,
             confirmed_before=None if last is None else confirmed(last),
@@ -206,12 +219,12 @@ def is_held(sample: Sample, rates: Rates, passed: LSN | None) -> bool:
 
 
 def keeps_up(sample: Sample, rates: Rates | None, passed: LSN | None) -> bool:
-    """Whether the slot is read and what is unconfirmed was written within half a minute.
+    """Whether the slot is moved on, and what is unconfirmed was written within half a minute.
 
     `passed`: where the WAL ended half a minute ago. Where that isn't known, the rate tells.
     """
     slot, unconfirmed = sample.kept, sample.unconfirmed
-    if slot is None or not slot.active or slot.confirmed_flush_lsn is None or unconfirmed is None:
+    if slot is None or not sample.is_moved or slot.confirmed_flush_lsn is None or unconfirmed is None:
         return False
     if unconfirmed <= NOISE:
         return True
@@ -220,17 +233,17 @@ def keeps_up(sample: Sample, rates: Rates | None, passed: LSN | None) -> bool:
     return rates is not None and unconfirmed <= CURRENT * rates.wal
 
 
-def approach(sample: Sample, rates: Rates, *, current: bool, held: bool) -> float:
+def approach(sample: Sample, rates: Rates, *, current: bool, stands: bool, held: bool) -> float:
     """Bytes a second by which the slot nears its loss; never more than the rate of WAL.
 
-    `current`: it keeps up. `held`: a transaction holds its WAL.
+    `current`: it keeps up. `stands`: nothing was confirmed for half a minute, whatever the averages remember. `held`: a
+    transaction holds its WAL.
     """
-    slot = sample.kept
-    if slot is None or not slot.active or held:
+    if not sample.is_moved or held:
         return rates.wal
     if current:
         return 0.0
-    if rates.confirmed_fast is None or rates.confirmed_slow is None:
+    if stands or rates.confirmed_fast is None or rates.confirmed_slow is None:
         return rates.wal
     return max(0.0, rates.wal_fast - rates.confirmed_fast, rates.wal_slow - rates.confirmed_slow)
 
@@ -268,7 +281,7 @@ def until_caught_up(sample: Sample, rates: Rates | None, *, current: bool) -> tu
         return Outlook.UNKNOWN, None
     if unconfirmed == 0:
         return Outlook.NOW, 0.0
-    if slot.lost or not slot.active:
+    if slot.lost or not sample.is_moved:
         return Outlook.NEVER, None
     if current:
         return Outlook.NOW, 0.0

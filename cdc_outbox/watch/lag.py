@@ -96,22 +96,22 @@ def oldest(subject: Subject) -> Check:
 
 def stalled(subject: Subject) -> Check:
     """Whether what waits has waited without any acknowledgement."""
-    threshold, unconfirmed = subject.thresholds.stalled, subject.sample.unconfirmed
-    rates = subject.forecast.rates
+    threshold, forecast = subject.thresholds.stalled, subject.forecast
+    unconfirmed = subject.sample.unconfirmed
     if unconfirmed is None or unconfirmed <= NOISE:
         return measured("stalled", 0.0, threshold, "no more than 1 MiB is not confirmed", None)
     witness = subject.sample.witness
-    known = [subject.delivery.last_acknowledged_at, subject.forecast.confirmed_at]
+    known = [subject.delivery.last_acknowledged_at, forecast.confirmed_at, forecast.caught_up_at]
     known += [witness.updated_at] if isinstance(witness, Witness) else []
     times = [each for each in known if each is not None]
-    seconds = subject.since(max(times) if times else subject.forecast.began)
-    if rates is not None and rates.wal > 0:
+    seconds = subject.since(max(times) if times else forecast.began)
+    if forecast.rates is not None and forecast.rates.wal > 0:
         # What waits is no older than the time in which so much WAL was written.
-        seconds = min(seconds, unconfirmed / rates.wal) if subject.forecast.keeps_up else seconds
+        seconds = min(seconds, unconfirmed / forecast.rates.wal) if forecast.keeps_up else seconds
     for_so_long = f"no acknowledgement for {words.duration(seconds)}{_trouble(subject)}"
     message = f"{words.size(unconfirmed)} not confirmed, and {for_so_long}"
     check = measured("stalled", seconds, threshold, message, subject.next)
-    if not times and check.status is Level.OK and not subject.forecast.keeps_up:
+    if not times and check.status is Level.OK and not forecast.keeps_up:
         return replace(check, status=Level.UNKNOWN, value=None)
     return check
 

@@ -133,10 +133,21 @@ class Sample:
         return self.slot or self.pending
 
     @property
-    def retained(self) -> int | None:
-        """Bytes of WAL that the server keeps for the slot: disk. None without a slot, and for a lost one."""
+    def is_moved(self) -> bool:
+        """Whether somebody moves the slot on: who reads from it, or on a standby PostgreSQL as the primary's moves."""
         slot = self.kept
-        return None if slot is None or slot.restart_lsn is None else self._behind(slot.restart_lsn)
+        return slot is not None and (slot.active or (self.in_recovery and slot.synced))
+
+    @property
+    def retained(self) -> int | None:
+        """Bytes of WAL that the server keeps for the slot: disk. None without a slot, and for a lost one.
+
+        One that was given up for another reason than its WAL has a `restart_lsn` still, and nothing is kept for it.
+        """
+        slot = self.kept
+        return (
+            None if slot is None or slot.lost or slot.restart_lsn is None else self._behind(slot.restart_lsn)
+        )
 
     @property
     def unconfirmed(self) -> int | None:

@@ -118,7 +118,7 @@ class Sampler:
         admission, postgres = self._status.admission, self._settings.postgres
         if admission is None:
             return
-        before = self._sample
+        before, asked = self._sample, time.time()
         sample = await admission.control.run(
             lambda conn: samples.take(
                 conn,
@@ -129,6 +129,8 @@ class Sampler:
                 before=before,
             )
         )
+        server = sample.at.timestamp()
+        self._status.clock_ahead = server - min(max(server, asked), time.time())
         self.forecast = self._course.add(sample)
         self._sample, self._taken, self._error = sample, time.monotonic(), None
         health = judge(sample, self.forecast, self._thresholds, self._delivery())
@@ -144,8 +146,10 @@ class Sampler:
         acknowledged = status.acknowledged_at
         steps = [each.next for each in status.errors if each.error == status.reason]
         return Delivery(
-            oldest_unacknowledged_seconds=status.oldest_unacknowledged(),
-            last_acknowledged_at=None if acknowledged is None else datetime.fromtimestamp(acknowledged, UTC),
+            oldest_unacknowledged_seconds=status.oldest_known,
+            last_acknowledged_at=None
+            if acknowledged is None
+            else datetime.fromtimestamp(acknowledged + status.clock_ahead, UTC),
             state=status.state.value,
             reason=status.reason or None,
             next=steps[-1] if steps else None,

@@ -57,7 +57,7 @@ def document(
             "mapping": status.mapping(),
             "faults": faults.points(),
             "delivery": {
-                "oldest_unacknowledged_seconds": round(status.oldest_unacknowledged(), 3),
+                "oldest_unacknowledged_seconds": _rounded(status.oldest_known),
                 "last_acknowledged_at": _known(tally.last_acknowledged),
                 "confirmable_since": _known(status.confirmable_since),
             },
@@ -90,6 +90,10 @@ def _marks(marks: Marks | None) -> dict[str, Any] | None:
 
 def _known(seconds: float | None) -> str | None:
     return None if seconds is None else iso_seconds(seconds)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _point(point: Point) -> dict[str, Any]:

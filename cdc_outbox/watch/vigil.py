@@ -13,6 +13,7 @@ from cdc_outbox.errors import CdcOutboxError, SlotMissing
 from cdc_outbox.postgres import owning, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.remedy import at_hand, complete_for
+from cdc_outbox.postgres.slot import PENDING_SUFFIX
 from cdc_outbox.settings import DEFAULT_LISTEN
 from cdc_outbox.watch import inquiry, reads
 from cdc_outbox.watch import sample as samples
@@ -60,6 +61,7 @@ class Vigil:
         self._volume = volume
         self._repeat = repeat
         self._thresholds = Thresholds.of(settings.health)
+        self._every = not names
         self._several = len(self._names) != 1
         self._connection: Connection | None = None
         self._reads: dict[str, Reads] = {}
@@ -73,8 +75,6 @@ class Vigil:
         Raises SlotMissing where all slots are wanted and there is none.
         """
         try:
-            if not self._names:
-                self._names = await self._all()
             await self._take()
         except SlotMissing:
             raise
@@ -149,14 +149,17 @@ class Vigil:
         return self._connection
 
     async def _all(self) -> list[str]:
+        """The slots that are there, a pending one by the name that it will have."""
         rows = await execute(await self._connected(), _ALL, within=PATIENCE)
-        if not rows:
+        if not rows and not self._names:
             raise SlotMissing(
                 "this database has no slot that a relay could read", next="cdc-outbox init, or another --dsn"
             )
-        return [str(name) for (name,) in rows]
+        return [str(name).removesuffix(PENDING_SUFFIX) for (name,) in rows]
 
     async def _take(self) -> None:
+        if self._every:
+            self._names = list(dict.fromkeys((*self._names, *await self._all())))
         for name in self._names:
             read = await self._read_through(name)
             sample = await samples.take(

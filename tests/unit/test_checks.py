@@ -208,6 +208,19 @@ class TestDelivery:
         moved = [course[0], at(400, written=500 * MIB, confirmed=MIB, active=True)]
         assert check(judged(*moved), "stalled").status is Level.OK
 
+    @pytest.mark.parametrize("burst", [3 * MIB, 800 * MIB])
+    def test_a_burst_after_a_quiet_hour_has_waited_for_no_longer_than_it_is_there(self, burst: int) -> None:
+        """Nothing was acknowledged for an hour, since there was nothing."""
+        witness = replace(WITNESS, updated_at=AT)
+        quiet = [at(second, written=0, active=True, witness=witness) for second in range(0, 3600, 4)]
+        came = [at(second, written=burst, active=True, witness=witness) for second in (3600, 3604, 3608)]
+        old = Delivery(0.0, AT)
+        for count in range(1, 4):
+            found = check(judged(*quiet, *came[:count], delivery=old), "stalled")
+            assert (found.status, found.value) == (Level.OK, 4.0 * count)
+        late = at(3596 + 300, written=burst, active=True, witness=witness)
+        assert check(judged(*quiet, *came, late, delivery=old), "stalled").status is Level.CRITICAL
+
     def test_one_look_doesnt_tell_how_long(self) -> None:
         found = check(judged(at(0, written=500 * MIB, active=True)), "stalled")
         assert (found.status, found.value) == (Level.UNKNOWN, None)
@@ -436,6 +449,14 @@ class TestSlot:
         assert health.document()["slot"]["exists"] is False
         assert health.document()["slot"]["retained_bytes"] == 4 * MIB
 
+    def test_a_name_that_only_a_pending_one_has(self) -> None:
+        """Streamed from it could not be, so nobody is told to."""
+        given = sample(name="outbox_slot_pending", slot=slot(name="outbox_slot_pending"))
+        health = judged(given)
+        assert health.status is Level.CRITICAL
+        assert 'is how the slot "outbox_slot" is called until it is ready' in health.summary
+        assert "cdc-outbox start" not in (health.next or "")
+
     def test_only_a_pending_one_that_is_lost(self) -> None:
         lost = slot(name="outbox_slot_pending", active=False, wal_status="lost", safe_wal_size=None)
         health = self.of(None, pending=lost)
@@ -461,6 +482,16 @@ class TestSlot:
             "seconds_to_caught_up": None,
             "basis": None,
         }
+
+    @pytest.mark.parametrize("reason", ["idle_timeout", "rows_removed", "wal_level_insufficient"])
+    def test_for_one_that_was_given_up_nothing_is_kept(self, reason: str) -> None:
+        """It has its restart_lsn still, from which the WAL goes on to grow without end."""
+        gone = slot(active=False, wal_status="lost", safe_wal_size=None, invalidation_reason=reason)
+        health = self.of(gone)
+        assert gone.restart_lsn is not None
+        assert health.document()["slot"]["retained_bytes"] is None
+        assert check(health, "retained").status is Level.UNKNOWN
+        assert "WAL kept" not in health.summary
 
     @pytest.mark.parametrize(
         ("changes", "words"),

@@ -215,6 +215,30 @@ class TestRead:
         assert found.caught_up is Outlook.IN
         assert found.seconds_to_caught_up == pytest.approx(480 / 20)
 
+    def test_one_that_has_stopped_confirming_is_lost_by_all_that_is_written(self) -> None:
+        """However fast it was for minutes before: an average of five minutes would go on to hope."""
+        followed = Course()
+        for second in range(0, 601, 4):
+            followed.add(
+                at(second, written=second * MIB, confirmed=second * MIB, restart=second * MIB, active=True)
+            )
+        for second in range(604, 640, 4):
+            found = followed.add(
+                at(second, written=second * MIB, confirmed=600 * MIB, restart=600 * MIB, active=True)
+            )
+        assert not found.keeps_up
+        assert found.seconds_to_loss == pytest.approx(1024 - 36, rel=0.01)
+
+    def test_on_a_standby_one_that_is_carried_over_is_never_lost_though_nobody_reads_it_there(self) -> None:
+        def carried(second: int, confirmed: int) -> Sample:
+            moved = at(second, written=second * 8 * MIB, confirmed=confirmed, restart=confirmed)
+            return replace(moved, in_recovery=True, slot=replace(moved.slot or slot(), synced=True))
+
+        found = course(*(carried(second, max(0, second - 6) * 8 * MIB) for second in range(0, 121, 4)))
+        assert (found.loss, found.caught_up) == (Outlook.NEVER, Outlook.NOW)
+        left = course(*(carried(second, 0) for second in range(0, 121, 4)))
+        assert left.loss is Outlook.IN, "the primary's is gone, or the standby doesn't follow any more"
+
     def test_an_idle_database_is_caught_up(self) -> None:
         found = course(
             at(0, written=100, confirmed=0, active=True), at(1, written=100, confirmed=0, active=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -217,6 +219,26 @@ def test_a_step_has_the_flags_that_were_given(played: Played) -> None:
     told = played.sampler.health
     assert told is not None
     assert told.next == "cdc-outbox start --config shop.toml"
+
+
+@pytest.mark.parametrize("ahead", [-400.0, 0.0, 400.0])
+def test_ages_are_by_the_servers_clock(ahead: float, played: Played) -> None:
+    """A commit of five seconds ago is five seconds old, whatever time it is for the server."""
+    played.answer = lambda: sample(at=datetime.now(UTC) + timedelta(seconds=ahead))
+    played.connect()
+    played.run(lambda: played.sampler.fresh)
+    now = time.time()
+    played.status.tally.last_acknowledged = now - 7
+    played.status._waiting_since_us = round((now + ahead - 5) * 1_000_000)
+    told = played.sampler._delivery()
+    assert told.oldest_unacknowledged_seconds == pytest.approx(5, abs=1)
+    assert told.last_acknowledged_at is not None
+    assert told.last_acknowledged_at.timestamp() == pytest.approx(now + ahead - 7, abs=1)
+
+
+def test_who_reads_nothing_doesnt_know_what_waits(played: Played) -> None:
+    played.status.change(State.STANDBY, "pid 7 has the slot")
+    assert played.sampler._delivery().oldest_unacknowledged_seconds is None
 
 
 def test_a_relay_that_is_held_says_its_own_step_of_now(played: Played) -> None:

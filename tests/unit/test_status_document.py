@@ -52,7 +52,7 @@ def test_before_anything_has_happened() -> None:
         "mapping": {},
         "faults": [],
         "delivery": {
-            "oldest_unacknowledged_seconds": 0,
+            "oldest_unacknowledged_seconds": None,
             "last_acknowledged_at": None,
             "confirmable_since": None,
         },
