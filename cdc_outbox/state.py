@@ -94,6 +94,8 @@ class Status:
     """Whether a session was admitted yet: until then slot and publication may be wrong names, and none of ours."""
     repeats: Repeats = field(default_factory=Repeats)
     """For what each of many short sessions would say anew."""
+    system_identifier: str | None = None
+    """PostgreSQL's own, as `pg_control_system()` tells it; None before the first sample."""
     clock_ahead: float = 0.0
     """Seconds by which PostgreSQL's clock is ahead of ours, as far as that was seen."""
     _unsaid: bool = False

@@ -73,6 +73,12 @@ def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
         timer.cancel()
 
 
+def of_server(document: dict[str, Any] | None, system_identifier: str) -> dict[str, Any] | None:
+    """The same, None where it is a relay's of another server: slots have one name everywhere, and one address."""
+    told = None if document is None else document.get("system_identifier")
+    return document if told in (None, system_identifier) else None
+
+
 def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
     """What a `/status` says of delivery, None where it is another slot's relay or isn't understood."""
     if document is None or document.get("slot") != slot:

@@ -130,6 +130,7 @@ class Sampler:
             )
         )
         server = sample.at.timestamp()
+        self._status.system_identifier = sample.system_identifier
         self._status.clock_ahead = server - min(max(server, asked), time.time())
         self.forecast = self._course.add(sample)
         self._sample, self._taken, self._error = sample, time.monotonic(), None

@@ -37,6 +37,7 @@ def document(
             "since": iso_seconds(status.since),
             "version": cdc_outbox.__version__,
             "slot": status.slot,
+            "system_identifier": status.system_identifier,
             "health": health.document() if health is not None else None,
             "lsn": {
                 "received": str(status.received),

@@ -98,19 +98,19 @@ class Vigil:
             asking.cancel()
 
     async def _judged(self, said: dict[str, Any] | None) -> list[Health]:
-        return [
-            await self._completed(
-                judge(
-                    self._last[name],
-                    inquiry.sooner(said, name, self._forecasts[name]),
-                    self._thresholds,
-                    inquiry.delivery(said, name),
-                    volume=self._volume,
-                    known=self._reads[name].known,
-                )
-            )
-            for name in self._names
-        ]
+        return [await self._completed(self._judge(name, said)) for name in self._names]
+
+    def _judge(self, name: str, said: dict[str, Any] | None) -> Health:
+        sample = self._last[name]
+        told = inquiry.of_server(said, sample.system_identifier)
+        return judge(
+            sample,
+            inquiry.sooner(told, name, self._forecasts[name]),
+            self._thresholds,
+            inquiry.delivery(told, name),
+            volume=self._volume,
+            known=self._reads[name].known,
+        )
 
     async def _completed(self, health: Health) -> Health:
         """The same with commands that name through which publication the slot is read, and from which tables.

@@ -354,6 +354,19 @@ class TestSeveral:
         assert seen.code == 2
         assert "publication outbox_pub does not exist" in seen.headline
 
+    def test_all_has_a_pending_slot_by_the_name_that_it_will_have(self, bare: Examined) -> None:
+        """By its own name it would be called well, and a start from it be the next step, which is refused."""
+        bare.make_role()
+        pending = f"{bare.slot}_pending"
+        bare.sql(SQL("select pg_create_logical_replication_slot({}, 'pgoutput')").format(Literal(pending)))
+        done = run_command("health", "--all", env={"CDC_OUTBOX_DSN": bare.dsn, "CDC_OUTBOX_HTTP": "off"})
+        assert done.returncode == 2
+        assert done.stdout.startswith(f'{bare.slot}  CRITICAL  only "{pending}" exists')
+        assert f"cdc-outbox backfill --slot {bare.slot}" in done.stdout
+        named = bare.look(slot=pending)
+        assert named.code == 2
+        assert f'is how the slot "{bare.slot}" is called until it is ready' in named.headline
+
     def test_all_of_none(self, bare: Examined) -> None:
         bare.make_role()
         done = run_command("health", "--all", env={"CDC_OUTBOX_DSN": bare.dsn})
@@ -363,9 +376,12 @@ class TestSeveral:
 
 class TestWatch:
     @contextlib.contextmanager
-    def watching(self, ready: Examined, *flags: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def watching(
+        self, ready: Examined, *flags: str, every: bool = False, **options: Any
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        which = ("--all",) if every else ("--slot", ready.slot)
         with subprocess.Popen(
-            [sys.executable, "-m", "cdc_outbox", "health", "--watch", "--slot", ready.slot, *flags],
+            [sys.executable, "-m", "cdc_outbox", "health", "--watch", *which, *flags],
             env=clean_environment({"CDC_OUTBOX_DSN": ready.dsn, "CDC_OUTBOX_HTTP": "off", "TERM": "xterm"}),
             **options,
         ) as process:
@@ -454,7 +470,22 @@ class TestWatch:
             eventually(lambda: tells("ok"), 60)
             server.stop()
             eventually(lambda: tells("critical"), 60)
-            server.start()
-            eventually(lambda: tells("ok"), 60)
+            with self.watching(ready, "--json", every=True, stdout=subprocess.PIPE) as late:
+                said_late = late.stdout
+                assert said_late is not None
+                assert json.loads(said_late.readline())["status"] == "critical"
+                server.start()
+                eventually(lambda: tells("ok"), 60)
+
+                def names() -> list[str]:
+                    return [each["slot"]["name"] for each in json.loads(said_late.readline())["slots"]]
+
+                eventually(lambda: names() == [slot], 60, "all slots of a server that was away at first")
+                server.value(
+                    "select pg_create_logical_replication_slot('newcomer', 'pgoutput')::text", dbname=database
+                )
+                eventually(lambda: names() == [slot, "newcomer"], 60, "one that was made meanwhile")
+                late.send_signal(signal.SIGINT)
+                assert late.wait(30) == 0
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0

@@ -198,6 +198,16 @@ def test_a_textfile_has_each_family_once() -> None:
     assert {each.labels["slot"]: each.value for each in active.samples} == {"outbox_slot": 0.0, "other": 1.0}
 
 
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_textfile_of_several_says_that_one_publication_hides_rows(bad: int) -> None:
+    states = [PublicationState("outbox_pub", None, "", None, None) for _ in range(3)]
+    states[bad] = replace(states[bad], problem="publication outbox_pub hides rows", next="mend it")
+    healths = [judged(sample(name=f"slot_{at}", publication=state)) for at, state in enumerate(states)]
+    families = {each.name: each for each in text_string_to_metric_families(prometheus(healths) + "\n")}
+    (told,) = families["cdc_outbox_publication_ok"].samples
+    assert (told.labels, told.value) == ({}, 0.0)
+
+
 @pytest.mark.parametrize("scene", scenes())
 def test_a_textfile_can_be_read(scene: str) -> None:
     health = scenes()[scene]

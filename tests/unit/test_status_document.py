@@ -42,6 +42,7 @@ def test_before_anything_has_happened() -> None:
         "state": "connecting",
         "reason": "",
         "slot": "outbox_slot",
+        "system_identifier": None,
         "health": None,
         "lsn": {"received": "0/0", "confirmable": "0/0", "confirmed": "0/0"},
         "inflight": {"events": 0, "bytes": 0},

@@ -53,6 +53,16 @@ def test_a_loss_that_its_relay_foresees_is_no_ok(slot: str, status: Level) -> No
     assert ("lost in about 51s at 1.0 MiB/s" in seen.summary) == (status is Level.CRITICAL)
 
 
+@pytest.mark.parametrize(("system", "status"), [("7", Level.WARNING), (None, Level.WARNING), ("8", Level.OK)])
+def test_a_relay_of_another_server_says_nothing_of_a_slot_of_the_same_name(
+    system: str | None, status: Level
+) -> None:
+    told = {"slot": "outbox_slot", "state": "held", "reason": "no broker answers"}
+    (seen,) = asyncio.run(Beside(told | ({"system_identifier": system} if system else {})).again())
+    assert seen.status is status
+    assert (seen.delivery.state is None) == (status is Level.OK)
+
+
 def test_a_step_names_the_owner_and_has_the_flags_that_were_given() -> None:
     missing = replace(SAMPLE, slot=None, pending=None)
 

@@ -5,7 +5,7 @@ https://github.com/prometheus/node_exporter#textfile-collector
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.watch.exposition import CollectorRegistry, GaugeMetricFamily, text
 from cdc_outbox.watch.health import Level
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.samples import Sample
 
     from cdc_outbox.watch.health import Health
+
+PUBLICATION_OK: Final = f"{PREFIX}publication_ok"
 
 
 def prometheus(healths: Sequence[Health]) -> str:
@@ -41,9 +44,16 @@ class _Healths:
             for family in _of(health):
                 known = families.setdefault(family.name, family)
                 if known is not family:
-                    there = [sample.labels for sample in known.samples]
-                    known.samples += [each for each in family.samples if each.labels not in there]
+                    known.samples = _together(family.name, known.samples, family.samples)
         yield from families.values()
+
+
+def _together(name: str, known: Sequence[Sample], more: Sequence[Sample]) -> list[Sample]:
+    """One sample for each set of labels: what has no slot's name is the server's, but for publications the worst."""
+    if name == PUBLICATION_OK:
+        return [min(*known, *more, key=lambda sample: sample.value)]
+    there = [sample.labels for sample in known]
+    return [*known, *(each for each in more if each.labels not in there)]
 
 
 def _of(health: Health) -> Iterator[Metric]:
@@ -58,5 +68,5 @@ def _of(health: Health) -> Iterator[Metric]:
     if health.sample is None:
         return
     for each in slot_metrics(health.sample, health.forecast):
-        if each.name != f"{PREFIX}publication_ok" or not health.foreign_publication:
+        if each.name != PUBLICATION_OK or not health.foreign_publication:
             yield each
