@@ -215,6 +215,29 @@ def test_a_relay_that_stops_under_load_is_critical_in_each_form(
     assert seen.metric("slot_inactive_since_timestamp_seconds", slot=examined.slot) is not None
 
 
+@pytest.mark.parametrize("major", [17, 18])
+def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
+) -> None:
+    """Nobody reads from it there, and it moves with the primary's all the same: it isn't lost at the rate of WAL."""
+    examined = make_examined(major, max_slot_wal_keep_size="1GB", max_wal_size="2GB")
+    make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare().start()
+    assert isinstance(examined.server, PostgresServer)
+    with contextlib.closing(examined.server.standby()) as standby:
+        there = Examined(standby, DATABASE, examined.slot, examined.role)
+        eventually(
+            lambda: standby.execute("select 1 from pg_replication_slots where synced and not temporary"),
+            60,
+            standby.log_text,
+        )
+        with Noise(examined.owner, 3) as noise:
+            eventually(lambda: noise.written > 10, 60, "some WAL")
+            looks = [there.look() for _ in range(3)]
+    for seen in looks:
+        assert (seen.code, seen.document["forecast"]["loss"]) == (0, "never"), seen.text
+        assert "on a standby, read by nobody" in seen.headline
+
+
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
