@@ -13,17 +13,19 @@ https://www.postgresql.org/docs/current/protocol-replication.html
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
+from psycopg.types.json import set_json_loads
 
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable, SetupError, UsageError
 from cdc_outbox.postgres import password, refusal, sqlstate
@@ -108,6 +110,7 @@ async def connect_control(
     dsn = (settings.admin_dsn or settings.dsn) if admin else settings.dsn
     conn = await _connect(dsn, settings.password_provider, application_name, timeout, like, {})
     conn.prepare_threshold = 5  # the guard asks the same every second
+    set_json_loads(_json, conn)
     later = sql.SQL(_CONTROL_17) if conn.info.server_version >= 170000 else sql.SQL("")
     return await _prepared(conn, sql.SQL(_OUTPUT) + sql.SQL(_CONTROL) + later, "control")
 
@@ -277,6 +280,15 @@ async def _connect(
         if not dsn and not any(os.environ.get(name) for name in LIBPQ_VARIABLES):
             raise refusal.without_dsn(explained) from None
         raise explained from None
+
+
+def _json(said: str | bytes) -> Any:
+    """What the catalogue shows in JSON: names of a server's other databases may be in their encoding, and pass as they
+    are.
+
+    https://www.postgresql.org/docs/current/multibyte.html
+    """
+    return json.loads(said if isinstance(said, str) else said.decode(errors="replace"))
 
 
 async def _prepared(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
 from cdc_outbox.postgres.remedy import complete
-from cdc_outbox.settlement import GUARD_ANSWER
 from cdc_outbox.watch import sample as samples
 from cdc_outbox.watch.alarms import Alarms
 from cdc_outbox.watch.checks import judge, unreachable
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
     from cdc_outbox.watch.sample import Sample
 
 _log = log.get(__name__)
+
+ANSWER: Final = 7.0
+"""Seconds that the server has for a sample: longer than it waits for a lock, so that one on a catalogue that only the
+sample reads costs the sample, and not the connection that it shares with the guard."""
 
 EVERY: Final = 4.0
 """Seconds between samples, so that the last one is no older than five."""
@@ -125,7 +128,7 @@ class Sampler:
                 postgres.slot,
                 postgres.publication,
                 self._settings.outbox.tables,
-                within=GUARD_ANSWER,
+                within=ANSWER,
                 before=before,
             )
         )

@@ -20,7 +20,7 @@ import pytest
 from psycopg.sql import SQL, Literal
 
 from tests.integration.examined import Examined
-from tests.integration.test_watching import value
+from tests.integration.test_watching import status, value
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
@@ -325,6 +325,52 @@ def test_a_prepared_transaction_is_named(
     assert culprit["age_seconds"] > 0
     assert "prepared transaction 'forgotten'" in seen.headline
     examined.sql(SQL("rollback prepared {}").format(Literal("forgotten")))
+
+
+def test_names_in_another_databases_encoding_blind_nobody(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """What is prepared in one database is seen in all, as it was written there."""
+    examined = make_examined(18)
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    relay = pipeline.start()
+    examined.server.execute(
+        "create database old encoding latin1 template template0 lc_collate 'C' lc_ctype 'C'"
+    )
+    with psycopg.connect(examined.server.dsn("old"), autocommit=True, client_encoding="latin1") as old:
+        old.execute("begin; create table held (id int); prepare transaction 'café'")
+        examined.write_wal(80)
+        pipeline.wait_confirmed()
+        seen = eventually(
+            lambda: (look := examined.look()).document["culprit"] is not None and look, 60, "a culprit"
+        )
+        assert seen
+        assert (
+            "prepared transaction 'caf\N{REPLACEMENT CHARACTER}' (user postgres, database old"
+            in seen.headline
+        )
+        prepared_at = examined.value("select max(prepared)::text from pg_prepared_xacts")
+        eventually(lambda: status(relay)["health"]["at"] > prepared_at.replace(" ", "T"), 30, relay.text)
+        old.execute("rollback prepared 'café'")
+
+
+def test_a_locked_catalogue_costs_the_sample_and_not_the_session(
+    make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """The watch alone asks for the names of roles; the guard goes on, over the connection that both have."""
+    examined = make_examined(18)
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    relay = pipeline.start()
+    eventually(lambda: value(relay, "slot_active", slot=examined.slot) == 1, 60, relay.text)
+    walsender = pipeline.walsender()
+    with psycopg.connect(examined.owner) as vacuum:
+        vacuum.execute("lock table pg_authid in access exclusive mode")
+        relay.wait_for(lambda record: record["event"] == "no sample of the slot", 60)
+        passed = value(relay, "guard_checks", result="passed") or 0
+        eventually(lambda: (value(relay, "guard_checks", result="passed") or 0) > passed, 60, relay.text)
+    assert value(relay, "guard_checks", result="unanswered") == 0
+    eventually(lambda: value(relay, "slot_active", slot=examined.slot) == 1, 60, relay.text)
+    assert pipeline.walsender() == walsender
 
 
 @pytest.mark.parametrize("major", [15, 18])

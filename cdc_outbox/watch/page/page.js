@@ -370,7 +370,9 @@ function findings(health) {
   const named = who && summary.includes(who);
   const clauses = (text) => text.split("; ").filter(Boolean).map((clause) => ["", clause]);
   const [before, after = ""] = named ? summary.split(who) : [summary];
-  const wrong = (health.checks ?? []).filter(({ status }) => ["warning", "critical"].includes(status));
+  const wrong = (health.checks ?? []).filter(
+    ({ name, status }) => name !== "relay" && ["warning", "critical"].includes(status),
+  );
   const more = wrong.filter(({ message }) => !health.summary.includes(message)).map(({ message }) => ["", message]);
   return [...clauses(before), ...(named ? [[HOLDER, who]] : []), ...clauses(after), ...more];
 }
