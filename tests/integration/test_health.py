@@ -175,6 +175,19 @@ def test_a_slot_that_the_server_gives_up_when_idle(make_postgres: Callable[..., 
     assert "by idle_replication_slot_timeout" in seen.headline or "at any moment" in seen.headline
     assert seen.next == "cdc-outbox start --slot idle_slot"
 
+    def given_up() -> bool:
+        examined.sql(SQL("checkpoint"))
+        return bool(examined.value("select invalidation_reason = 'idle_timeout' from pg_replication_slots"))
+
+    eventually(given_up, 60, "the slot is given up")
+    examined.write_wal(8)
+    seen = examined.look()
+    assert 'the replication slot "idle_slot" is lost (idle_timeout)' in seen.headline
+    # It has its restart_lsn still, and PostgreSQL keeps no WAL for it.
+    assert seen.document["slot"]["restart_lsn"] is not None
+    assert seen.document["slot"]["retained_bytes"] is None
+    assert seen.metric("slot_retained_wal_bytes", slot="idle_slot") is None
+
 
 def test_a_role_that_may_see_more(ready: Examined) -> None:
     """A role with pg_monitor sees how large pg_wal is, and needs a volume's size for a forecast all the same."""
