@@ -221,15 +221,20 @@ def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
 ) -> None:
     """Nobody reads from it there, and it moves with the primary's all the same: it isn't lost at the rate of WAL."""
     examined = make_examined(major, max_slot_wal_keep_size="1GB", max_wal_size="2GB")
-    make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare().start()
+    pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
+    pipeline.start()
+    writer = pipeline.writer()
     assert isinstance(examined.server, PostgresServer)
     with contextlib.closing(examined.server.standby()) as standby:
         there = Examined(standby, DATABASE, examined.slot, examined.role)
-        eventually(
-            lambda: standby.execute("select 1 from pg_replication_slots where synced and not temporary"),
-            60,
-            standby.log_text,
-        )
+
+        def carried_over() -> bool:
+            # Not before the primary's has moved on to where the standby began.
+            writer.write(1)
+            examined.sql(SQL("select pg_log_standby_snapshot()"))
+            return bool(standby.execute("select 1 from pg_replication_slots where synced and not temporary"))
+
+        eventually(carried_over, 90, standby.log_text)
         with Noise(examined.owner, 3) as noise:
             eventually(lambda: noise.written > 10, 60, "some WAL")
             looks = [there.look() for _ in range(3)]
