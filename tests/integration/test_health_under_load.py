@@ -215,6 +215,7 @@ def test_a_relay_that_stops_under_load_is_critical_in_each_form(
     assert seen.metric("slot_inactive_since_timestamp_seconds", slot=examined.slot) is not None
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("major", [17, 18])
 def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
@@ -359,6 +360,7 @@ def test_names_in_another_databases_encoding_blind_nobody(
         old.execute("rollback prepared 'café'")
 
 
+@pytest.mark.patient
 def test_a_locked_catalogue_costs_the_sample_and_not_the_session(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
