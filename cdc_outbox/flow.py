@@ -69,6 +69,9 @@ REMIND: Final = 60.0
 BLOCKED_FOR: Final = 60.0
 """Seconds between tries of a poison event under the policy `block`."""
 
+_MAKE_WAY: Final = (PostgresShutdown, PostgresGone, SynchronousStandby)
+"""The server, or each of its commits, waits for this stream; what the witness covers was confirmed before."""
+
 
 @dataclass(slots=True)
 class Flow:
@@ -126,6 +129,9 @@ class Flow:
                 if stop.is_set() or caught_up.is_set():
                     return  # all before the event is confirmed, and more can't be
             raise error
+        except _MAKE_WAY:
+            await self._make_way(beating)
+            raise
         finally:
             await ended(reading, beating, settling, minding, *asked)
 
@@ -307,27 +313,32 @@ class Flow:
         Returns why not all of it was settled. `stays`: the session isn't over yet, and the guard goes on.
         """
         unsettled: CdcOutboxError | None = None
-        if isinstance(error, PostgresShutdown | PostgresGone | SynchronousStandby):
-            # The server, or each of its commits, waits for this stream; what the witness covers was confirmed before.
-            await ended(beating)
-            await self.stream.close()
+        if isinstance(error, _MAKE_WAY):
+            await self._make_way(beating)
         orderly = isinstance(error, PoisonEvent | MappingError)
         patience = self.settings.limits.drain if orderly else LAST_MOMENT
+        settled = asyncio.create_task(self.publisher.settled(), name="last rows")
+        # Why it can't be settled, if so: then it is sent again, from the last confirmed LSN.
+        watched = [task for task in (beating, settling) if not task.done()]
         try:
             async with asyncio.timeout(patience):
-                await self.publisher.settled()
+                unsettled = await _first_of(settled, *watched)
         except TimeoutError:
             unsettled = KafkaUnavailable(
                 f"Kafka didn't confirm within {patience:g} s what comes before a row that can't be published",
                 next="check that the brokers run; the relay goes on by itself when they do",
             )
-        except CdcOutboxError as failure:
-            unsettled = failure  # the outcome is unknown: it is sent again, from the last confirmed LSN
+        finally:
+            await ended(settled)
         if not isinstance(error, PostgresUnavailable) and not self.stream.over:
             if not stays:
                 await ended(settling)
             await self._settle_last(settling, within=patience)
         return unsettled
+
+    async def _make_way(self, beating: asyncio.Task[None]) -> None:
+        await ended(beating)
+        await self.stream.close()
 
     async def _settle_last(self, settling: asyncio.Task[None], *, within: float) -> CdcOutboxError | None:
         """Confirm what is settled; why that wasn't done, if so.

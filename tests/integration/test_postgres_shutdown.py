@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable
 
 import pytest
+from psycopg.sql import SQL
 
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import MAJORS, PostgresServer
+from tests.servers.relay import RelayProcess
+from tests.servers.wait import eventually
 
 BAR = 2.0
 """Seconds that `pg_ctl stop -m fast` may take (seen: 0.1 to 0.4)."""
@@ -83,3 +88,47 @@ def test_F7_stopped_while_the_broker_is_frozen(  # noqa: N802 - the failure's ow
     own_kafka.resume()
     print(pipeline.books(writer, consumer))
     assert relay.running
+
+
+@pytest.mark.parametrize("ends", ["poison", "stop"])
+def test_F7_stopped_while_an_end_waits_for_a_frozen_broker(  # noqa: N802 - the failure's own name
+    ends: str,
+    own_postgres: PostgresServer,
+    own_kafka: KafkaBroker,
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """A relay that is told to stop, or that has met poison, waits for the rows before: PostgreSQL doesn't."""
+    pipeline = make_pipeline(own_postgres, own_kafka).prepare()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(10))
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    pipeline.wait_round()
+    own_kafka.pause()
+    writer.write(10)
+    if ends == "poison":
+        pipeline.sql(
+            SQL(
+                "insert into outbox (aggregate_type, aggregate_id, event_type) values ('not a topic!', 'a', 'made')"
+            )
+        )
+    eventually(lambda: received(relay) == (21 if ends == "poison" else 20), PATIENCE, "the rows received")
+    if ends == "stop":
+        relay.signal(signal.SIGTERM)
+        relay.wait_state("draining")
+    writer.stop()
+    took = own_postgres.stop()
+    print(f"PostgreSQL stopped within {took:.2f} s")
+    assert took < BAR
+    own_postgres.start()
+    if ends == "stop":
+        assert relay.wait() == 1, relay.text()
+        pipeline.start(state=None)
+    own_kafka.resume()
+    consumer.wait_ids(writer.committed, PATIENCE)
+    if ends == "poison":
+        assert relay.wait() == 70, relay.text()
+
+
+def received(relay: RelayProcess) -> int:
+    return int(json.loads(relay.get("/status")[1])["events"]["received"])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -265,6 +265,39 @@ def test_poison_ends_with_all_before_it_published_and_confirmed() -> None:
         assert (error.event_id, error.lsn, error.seq) == ("bad", 0x200, 1)
         assert session.keys == [b"a", b"b"]
         assert session.stream.confirmed == 0x108
+
+    run(test)
+
+
+@pytest.mark.parametrize("policy", ["stop", "block"])
+def test_a_server_that_shuts_down_is_not_kept_waiting_for_what_comes_before_poison(
+    policy: Literal["stop", "block"],
+) -> None:
+    async def test() -> None:
+        session = Session(replace(SETTINGS, delivery=replace(SETTINGS.delivery, on_poison=policy)))
+        keyless = insert([b"bad", b"order", None, b"placed", b"1", b"{}", None, None])
+        session.stream.say(begin(0x100), relation(), row("a"), keyless, commit(0x100))
+        await session.until(lambda: session.publisher.waits_for_room)
+        ends = PostgresShutdown("ends", next="wait")
+        session.settlement.broken.set_exception(ends)
+        async with asyncio.timeout(5):
+            assert await session.error() is ends
+        assert session.stream.closed
+
+    run(test)
+
+
+def test_a_drain_makes_way_for_a_server_that_shuts_down() -> None:
+    async def test() -> None:
+        session = Session()
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        await session.taken(1)
+        session.stop.set()
+        await session.until(lambda: session.status.state is State.DRAINING)
+        ends = PostgresShutdown("ends", next="wait")
+        session.settlement.broken.set_exception(ends)
+        assert await session.error() is ends
+        assert session.stream.closed
 
     run(test)
 
