@@ -28,7 +28,15 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from cdc_outbox.errors import CdcOutboxError, PasswordRefused, PostgresGone, PostgresUnavailable, SetupError
+from cdc_outbox.errors import (
+    CdcOutboxError,
+    MissingRight,
+    PasswordRefused,
+    PostgresGone,
+    PostgresUnavailable,
+    SetupError,
+)
+from cdc_outbox.event import quote
 from cdc_outbox.postgres import sqlstate
 from cdc_outbox.settings.secret import SECRET_WORDS, Redactor
 
@@ -40,6 +48,9 @@ _NAME: Final = "check the host's name in the DSN, and that this machine can look
 
 PROBE: Final = 3.0
 """Seconds for finding out why a server refused us, which has just answered."""
+
+_CONNECT: Final = "CONNECT"
+"""The right that is missing, in the server's second line, which no language translates."""
 
 _PQERRORS_SQLSTATE: Final = 3
 _SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
@@ -138,6 +149,12 @@ async def explain(
             f"PostgreSQL refuses the password that {provider} gives: {words}, at {where}",
             next=f"check that {provider} knows the password of role {_user(failure, parameters)}",
         )
+    if state == "42501" and _CONNECT in str(failure):
+        database, role = quote(_database(failure, parameters)), quote(_user(failure, parameters) or "NAME")
+        return MissingRight(
+            f"the role may not connect to the database: {words}, at {where} [{state}]",
+            next=f"as the owner of the database: grant connect on database {database} to {role};",
+        )
     return sqlstate.error(state, "connect", f"{words}, at {where}", role=_user(failure, parameters))
 
 
@@ -196,6 +213,12 @@ def _user(failure: Exception, parameters: Mapping[str, str]) -> str | None:
     """The role that was refused: of the parameters, or as libpq took it from the environment."""
     pgconn = failure.pgconn if isinstance(failure, psycopg.Error) else None
     return parameters.get("user") or (pgconn.user.decode() if pgconn is not None else None)
+
+
+def _database(failure: Exception, parameters: Mapping[str, str]) -> str:
+    """The database that was asked for: of the parameters, or as libpq took it from elsewhere."""
+    pgconn = failure.pgconn if isinstance(failure, psycopg.Error) else None
+    return parameters.get("dbname") or (pgconn.db.decode() if pgconn is not None else "NAME")
 
 
 def _reached(failure: Exception, parameters: Mapping[str, str]) -> dict[str, str]:

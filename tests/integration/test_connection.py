@@ -241,6 +241,21 @@ def test_a_role_without_the_right_is_told_so_with_sql_that_gives_it(
     with_control(role.dsn, server.require_able)
 
 
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_role_that_may_not_connect_is_told_so_with_sql_that_lets_it(
+    database: Database, role: Role, replication: bool
+) -> None:
+    change = database.server.execute
+    change(SQL("alter role {} replication").format(Identifier(role.name)))
+    change(SQL("revoke connect on database {} from public").format(Identifier(database.name)))
+    error = refused(role.dsn, replication=replication)
+    assert type(error) is MissingRight
+    assert "may not connect to the database" in str(error)
+    remedy = error.next.removeprefix("as the owner of the database: ")
+    change(SQL(remedy))  # type: ignore[arg-type]  # the printed remedy, verbatim
+    with_control(role.dsn, server.require_able)
+
+
 def test_wal_level_is_named_with_the_sql_that_mends_it(make_postgres: Callable[..., PostgresServer]) -> None:
     own = make_postgres(settings={"wal_level": "replica"})
     with pytest.raises(SetupError, match="wal_level is replica") as caught:
