@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import faults, log
@@ -30,6 +31,9 @@ from cdc_outbox.repeats import Repeats
 from cdc_outbox.tally import Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar
+
     from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.errors import CdcOutboxError
     from cdc_outbox.event import TableName
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.admission import Admission
     from cdc_outbox.postgres.guard import GuardReport
     from cdc_outbox.postgres.stream import ReplicationStream
+
+    Answer = TypeVar("Answer")
 
 _log = log.get(__name__)
 
@@ -158,7 +164,7 @@ class Settlement:
 
     async def ours(self) -> dict[int, TableName]:
         """Our tables by OID, as the server's catalogue has them now. Raises PostgresUnavailable."""
-        return await self._admission.ours()
+        return await self._with_control(self._admission.ours)
 
     async def close(self) -> None:
         """End the round under way."""
@@ -166,12 +172,16 @@ class Settlement:
             await ended(self._current)
 
     async def _settle_with_control(self, *, everything: bool = False) -> None:
-        """One round, begun anew on another control connection when the connection was lost before or in it."""
+        """One round."""
+        await self._with_control(partial(self._settle, everything=everything))
+
+    async def _with_control(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask, and ask anew on another control connection when the connection was lost before or meanwhile."""
         async with self._round:
             while True:
                 control = self._admission.control
                 try:
-                    return await self._settle(everything=everything)
+                    return await ask()
                 except PostgresUnavailable as error:
                     if not control.lost.done():
                         raise
@@ -263,6 +273,12 @@ class Settlement:
         """End the session where something is wrong; note what was merely altered."""
         if report.failure is not None:
             raise report.failure
+        if report.confirmed is not None and report.confirmed > self._settled:
+            raise PostgresUnavailable(
+                f"the replication slot {self._guarded.slot} stands at {report.confirmed}, and not at {self._settled}"
+                " where this session began: another session moved it before it was ours",
+                next="nothing to do: the relay looks at the slot again before it goes on",
+            )
         watch = self._admission.watch
         finding = watch.look(report.publication, report.lsn)
         if finding.incident is not None:

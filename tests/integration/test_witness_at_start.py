@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
@@ -16,6 +17,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Writer, verify
 from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
 from tests.servers.shell import shell_of_checkout
 from tests.servers.wait import eventually
 
@@ -119,6 +121,40 @@ def test_F25_the_slot_was_moved_while_away(  # noqa: N802 - the failure's own na
         pipeline.start("--accept-gap")
         consumer.wait_ids(writer.write(10))
         all_but(lost, writer, consumer)
+
+
+@pytest.mark.parametrize("moved", [advance, make_again])
+def test_F25_the_slot_was_moved_after_the_last_look_at_it(  # noqa: N802 - the failure's own name
+    moved: Callable[[Pipeline], None],
+    pipeline: Pipeline,
+    outbox: Database,
+    make_proxy: Callable[[str, int], Proxy],
+) -> None:
+    """Between the checks of a start and its stream: rows that were skipped then are not confirmed in silence."""
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    delivered_once(pipeline, writer, consumer)
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    proxy.delay(0.15)
+    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port), state=None)
+    eventually(
+        lambda: pipeline.value(
+            "select count(*) from pg_stat_activity where application_name = %s and backend_type = 'walsender'",
+            (f"cdc-outbox/{pipeline.slot}",),
+        ),
+        PATIENCE,
+        "the connection that is to stream",
+    )
+    lost = writer.write(3)
+    moved(pipeline)
+    proxy.delay(0)
+    assert relay.wait() == 78, relay.text()
+    last, (error, _) = relay.records[-1], refused(pipeline)
+    assert "those between may be missing" in last["error"]
+    assert pipeline.witness()["position"] in error
+    pipeline.start("--accept-gap")
+    consumer.wait_ids(writer.write(10))
+    all_but(lost, writer, consumer)
 
 
 def test_F25_the_slot_was_dropped_while_away(  # noqa: N802 - the failure's own name

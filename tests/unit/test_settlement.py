@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 
 from cdc_outbox.acknowledge import Ledger
+from cdc_outbox.errors import PostgresUnavailable
+from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.settlement import PUT_OFF, QUERIES, Settlement
@@ -48,6 +50,62 @@ def test_what_others_ask_puts_the_next_round_off_by_half_an_interval_at_most() -
     assert second - first >= 0.9 * INTERVAL
     assert third - second >= (1 + PUT_OFF - 0.1) * INTERVAL
     assert fourth - third >= 0.9 * INTERVAL
+
+
+def test_a_slot_that_another_session_moved_is_looked_at_again_before_anything_is_confirmed() -> None:
+    """Between the checks of a start and its stream: the server skips what lies before, and nobody else would tell."""
+    passed = SimpleNamespace(incident=None, problem=None)
+    admission: Any = SimpleNamespace(
+        guarded=lambda _: SimpleNamespace(slot="outbox_slot"),
+        row=None,
+        position=LSN(0x100),
+        advance=mock.AsyncMock(),
+        note=mock.AsyncMock(),
+        seen=mock.Mock(),
+        watch=mock.Mock(look=mock.Mock(return_value=passed)),
+    )
+    ledger: Any = SimpleNamespace(confirmable=LSN(0x90000))
+    any_: Any = mock.Mock(latest=LSN(0))
+
+    async def test() -> None:
+        settlement = Settlement(admission, any_, ledger, any_, interval=INTERVAL)
+        for stands in (0x101, 0x100, 0x90000, 0x90001):
+            publication = SimpleNamespace(insert_lsn=LSN(0x90000))
+            report = SimpleNamespace(
+                failure=None, snapshot="9:9:", publication=publication, lsn=LSN(1), confirmed=LSN(stands)
+            )
+            with mock.patch.object(settlement, "_look", mock.AsyncMock(return_value=report)):
+                if stands in (0x101, 0x90001):
+                    with pytest.raises(PostgresUnavailable, match="another session moved it"):
+                        await settlement._settle(everything=False)
+                else:
+                    await settlement._settle(everything=False)
+
+    asyncio.run(test())
+    assert [call.args[0] for call in admission.advance.await_args_list] == [0x90000]
+
+
+def test_whose_a_table_is_is_asked_again_on_another_connection() -> None:
+    """The question was cut, by a stop, and the connection with it."""
+    whose = {7: TableName("public", "outbox")}
+    gone = PostgresUnavailable("who asked was cancelled", next="ask again")
+
+    async def test() -> None:
+        lost = asyncio.get_running_loop().create_future()
+        lost.set_result(gone)
+        admission: Any = SimpleNamespace(
+            control=SimpleNamespace(lost=lost),
+            guarded=lambda _: SimpleNamespace(slot="outbox_slot"),
+            row=None,
+            position=None,
+            ours=mock.AsyncMock(side_effect=[gone, whose]),
+            reconnect=mock.AsyncMock(),
+        )
+        any_: Any = mock.Mock()
+        assert await Settlement(admission, any_, Ledger(), any_, interval=INTERVAL).ours() == whose
+        admission.reconnect.assert_awaited_once()
+
+    asyncio.run(test())
 
 
 def test_rows_that_were_marked_are_proven_anew_on_an_idle_server() -> None:
