@@ -161,6 +161,10 @@ class Deliveries:
         """The highest final LSN of which something has arrived."""
         return max((lsn for lsn, _ in self.places.values()), default=0)
 
+    def beyond(self, position: int) -> bool:
+        """Whether something has arrived of a transaction whose commit lies at `position` or after it."""
+        return any(place > (position, -1) for place in self.places.values())
+
     def forget_beyond(self, position: int) -> None:
         """The stream may differ from `position` on, the end of a commit up to which everything has arrived."""
         self.places = {lane: min(place, (position, -1)) for lane, place in self.places.items()}

@@ -101,6 +101,8 @@ class Relay:
         """Whether the session has streamed."""
         self._suspect: tuple[int, int] | None = None
         """What `Flow.suspect` was at the end of the session before."""
+        self._unsettled = 0
+        """Batches of the session before that Kafka may have or not."""
         self._stream_of: tuple[str, int | None] | None = None
         """System and timeline of the last stream; None before the first."""
         self._started: str | None = None
@@ -147,7 +149,7 @@ class Relay:
                 if not may or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
-                    if not self._owes:
+                    if not (self._owes or self._is_even):
                         raise  # it didn't end as it should have
                     break
                 self.status.tally.ended(error, streamed=self._flowed)
@@ -192,7 +194,7 @@ class Relay:
             self._meet(admission)
             stream = await admission.stream()
             self._walsender, self._ending_since = stream.backend, None
-            ending.push_async_callback(self._end_of_stream, stream)
+            ending.push_async_callback(self._end_of_stream, stream, ledger)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             ours, tally = await admission.ours(), self.status.tally
@@ -300,8 +302,9 @@ class Relay:
         stops = (self._stop.is_set() or self._caught_up.is_set()) and not hurries
         await marker.close(within=MARKS_LAST if stops else 0.0)
 
-    async def _end_of_stream(self, stream: ReplicationStream) -> None:
+    async def _end_of_stream(self, stream: ReplicationStream, ledger: Ledger) -> None:
         await stream.close()
+        self._unsettled = ledger.unsettled
         if stream.taken:
             self._memory.taken = max(self._memory.taken, stream.confirmed)
 
@@ -402,7 +405,13 @@ class Relay:
         Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
         """
         taken, may = self._memory.taken, self.status.state not in (State.STANDBY, State.HELD)
-        return may and self.status.confirmable > taken and self._deliveries.until >= taken
+        return may and self.status.confirmable > taken and self._deliveries.beyond(taken)
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether an outage costs nothing: PostgreSQL has taken all that the last session may have sent to Kafka."""
+        outage, taken = self.status.state is State.CONNECTING, self._memory.taken
+        return outage and not self._unsettled and not self._deliveries.beyond(taken)
 
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
@@ -410,7 +419,9 @@ class Relay:
         Raises DrainExceeded where that can't be done.
         """
         self._ending = self._fail_fast = True
-        until, limit = self.status.confirmable, self._settings.limits.drain
+        limit = self._settings.limits.drain
+        # A transaction of which something has arrived is read on to its commit, which ends behind its final LSN.
+        until = max(self.status.confirmable, LSN(self._deliveries.until + 1))
         asked = self._stop_asked if self._stop.is_set() else time.monotonic()
         left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)

@@ -7,17 +7,22 @@ sends nothing twice. Where Kafka hangs, the drain limit bounds the wait (exit 1)
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, LiteralString
 
 import pytest
+from psycopg.sql import SQL
 
+from cdc_outbox.faults import HOLD_CONFIRMATION
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import Writer, create_outbox, verify
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
 from tests.servers.wait import eventually
 
 PROVEN: Final[LiteralString] = """
@@ -73,6 +78,25 @@ def test_a_stop_just_after_a_connection_was_lost_sends_nothing_twice(
     assert_nothing_twice(pipeline, writer)
 
 
+def test_a_stop_just_after_a_connection_was_lost_reads_on_to_the_commit_too(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    """A part of the transaction has arrived, and what came before it is yet to be confirmed."""
+    pipeline = make_pipeline(outbox, kafka).prepare(3).init()
+    hold = tmp_path / "hold"
+    hold.touch()
+    relay = pipeline.start("--max-events-per-second", "5000", env={HOLD_CONFIRMATION: str(hold)})
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(10))
+    writer.write(20_000, rows_per_transaction=20_000)
+    consumer.wait_count(1_000)
+    pipeline.terminate_walsender()
+    hold.unlink()
+    relay.signal(signal.SIGTERM)
+    assert relay.wait() == 0, relay.text()
+    assert_nothing_twice(pipeline, writer)
+
+
 def test_a_stop_owes_nothing_where_all_was_confirmed_before_postgres_went(
     own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
@@ -87,6 +111,68 @@ def test_a_stop_owes_nothing_where_all_was_confirmed_before_postgres_went(
     assert seconds < 5
     own_postgres.start()
     assert_nothing_twice(pipeline, writer)
+
+
+def test_a_stop_owes_nothing_where_postgres_goes_at_the_same_time(
+    own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """As with a machine, or a composition of containers, that is shut down."""
+    pipeline = make_pipeline(own_postgres, kafka).prepare(2).init()
+    writer = pipeline.writer()
+    for pause in (0.0, 0.02, 0.1):
+        relay = pipeline.start()
+        writer.write(10)
+        pipeline.wait_confirmed(pipeline.end_of_wal())
+        for _ in range(2):  # the next one begins when the relay has seen what that one shows
+            pipeline.wait_round()
+        writer.stop()  # its connection ends
+        ending = threading.Thread(target=own_postgres.stop)
+        ending.start()
+        time.sleep(pause)  # the stop is to meet the relay at different places
+        code, _ = relay.terminate()
+        ending.join()
+        assert code == 0, relay.text()
+        own_postgres.start()
+    assert_nothing_twice(pipeline, writer)
+
+
+def test_a_stop_while_it_is_asked_whose_a_table_is(
+    own_postgres: PostgresServer,
+    kafka: Kafka,
+    make_proxy: Callable[[str, int], Proxy],
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """The question is cut, and the connection with it: the drain asks once more, for the rows behind it."""
+    proxy = make_proxy("127.0.0.1", own_postgres.port)
+    pipeline = make_pipeline(
+        own_postgres, kafka, way=own_postgres.dsn(host="127.0.0.1", port=proxy.port)
+    ).prepare(2)
+    pipeline.sql(SQL("create publication outbox_pub for all tables"))
+    pipeline.init()
+    relay = pipeline.start()
+    since = pipeline.value("select clock_timestamp()")
+    proxy.delay(0.2)
+    with own_postgres.connect(autocommit=False) as connection:
+        connection.execute("create table other (n int)")
+        connection.execute("insert into other values (1)")
+        connection.execute(
+            "insert into outbox (aggregate_type, aggregate_id, event_type)"
+            " select %s, n::text, 'made' from generate_series(1, 10) n",
+            (pipeline.aggregate_type,),
+        )
+    asked = (
+        "select count(*) from pg_stat_activity"
+        " where query like '%%relation::int8 from family%%' and query_start > %s and pid <> pg_backend_pid()"
+    )
+    eventually(lambda: pipeline.value(asked, (since,)), 30, "the question")
+    relay.signal(signal.SIGTERM)
+    relay.wait_for(lambda record: record.get("state") == "draining", 30)
+    proxy.delay(0)
+    assert relay.wait() == 0, relay.text()
+    assert len(pipeline.read()) == 10
+    pipeline.start()
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    assert len(pipeline.read()) == 10
 
 
 def test_a_stop_within_a_transaction_reads_on_to_its_commit(

@@ -11,6 +11,7 @@ import pytest
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.witness import Absent, Witness
+from cdc_outbox.publisher import Deliveries
 from cdc_outbox.settings import load
 
 SETTINGS = load("start", {}, {}, Path("/nonexistent"))
@@ -72,3 +73,15 @@ def test_a_set_back_is_noticed_once() -> None:
 def test_a_first_session_has_nothing_to_forget() -> None:
     assert not Shown(witness=None, slot=0, ends=0).set_back(Memory(), delivered=0)
     assert not Shown(witness=400, slot=400, ends=900).set_back(Memory(), delivered=0)
+
+
+def test_what_has_arrived_beyond_a_position_is_told_by_the_place_of_its_commit() -> None:
+    deliveries = Deliveries()
+    assert not deliveries.beyond(0)
+    deliveries.settle("orders", 0, (0x100, 3))
+    deliveries.settle("orders", 1, (0x200, 0))
+    assert deliveries.beyond(0x200)
+    assert not deliveries.beyond(0x201)
+    deliveries.forget_beyond(0x180)
+    assert deliveries.beyond(0x100)
+    assert not deliveries.beyond(0x180)

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from cdc_outbox import relay as module
+from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import (
     DecodingFailed,
     DrainExceeded,
@@ -45,7 +46,7 @@ class Stage:
         """What happens while a part is being closed."""
         self.relay = Relay(SETTINGS)
         monkeypatch.setattr(module, "Admission", lambda *_: self._admission())
-        monkeypatch.setattr(module, "KafkaPublisher", lambda *_: self._publisher())
+        monkeypatch.setattr(module, "KafkaPublisher", self._publisher)
         monkeypatch.setattr(module, "Settlement", lambda *_, **__: SimpleNamespace(close=self._ends("round")))
         monkeypatch.setattr(module, "Intake", lambda *_: Mock(received=3, skipped={"bus": 1}))
         monkeypatch.setattr(module, "Flow", lambda *_, **__: SimpleNamespace(run=self._flow, suspect=None))
@@ -91,10 +92,11 @@ class Stage:
             remedied=lambda unseen: unseen,
         )
 
-    def _publisher(self) -> SimpleNamespace:
+    def _publisher(self, _settings: object, ledger: Ledger, *_: object) -> SimpleNamespace:
         async def nothing() -> None:
             return
 
+        self.ledger = ledger
         return SimpleNamespace(start=nothing, stop=self._ends("producer"))
 
 
@@ -112,7 +114,7 @@ POISON = PoisonEvent("bad", next="mend it", reason="no_key", lsn=0x100, seq=0, e
 
 @pytest.mark.parametrize(
     "error",
-    [POISON, GapFound("moved", next="recover"), PostgresUnavailable("gone", next="wait")],
+    [POISON, GapFound("moved", next="recover"), DrainExceeded("late", next="start")],
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("during", ["round", "producer", "stream", "control connection"])
@@ -126,6 +128,50 @@ def test_a_stop_during_clean_up_hides_no_error(stage: Stage, error: Exception, d
         run(stage.relay)
     assert raised.value is error
     assert stage.taken_down[-1] == "control connection"
+
+
+@pytest.mark.parametrize("left", ["nothing", "rows under way", "rows of a transaction under way"])
+def test_a_server_that_goes_while_a_stop_comes_is_its_failure_only_where_rows_would_come_again(
+    stage: Stage, left: str
+) -> None:
+    gone = PostgresUnavailable("gone", next="wait")
+
+    async def flow() -> None:
+        if left == "rows under way":
+            stage.ledger.pin()
+        elif left == "rows of a transaction under way":
+            stage.relay._deliveries.settle("topic", 0, (0x100, 0))
+        stage.relay.stop()
+        raise gone
+
+    stage.flow = flow
+    if left == "nothing":
+        run(stage.relay)
+        return
+    with pytest.raises(PostgresUnavailable) as raised:
+        run(stage.relay)
+    assert raised.value is gone
+
+
+def test_an_end_that_confirms_what_was_delivered_reads_on_to_the_commit_of_what_has_arrived(
+    stage: Stage,
+) -> None:
+    """A large transaction is sent a while after what came before it: that being confirmed is not enough."""
+    relay = stage.relay
+    targets: list[LSN | None] = []
+
+    async def flow() -> None:
+        targets.append(relay._target)
+        if len(targets) == 1:
+            relay._deliveries.settle("topic", 0, (0x300, 7))
+            relay.status._confirmable = LSN(0x208)
+            relay.stop()
+            raise PostgresUnavailable("gone", next="wait")
+        relay._memory.taken = LSN(0x308)
+
+    stage.flow = flow
+    run(relay)
+    assert targets == [None, 0x301]
 
 
 def test_a_session_that_would_start_over_is_no_clean_end_of_a_stop(stage: Stage) -> None:
