@@ -6,6 +6,7 @@ Kubernetes' schemas come from the package kubernetes-validate, the Prometheus op
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -15,7 +16,6 @@ import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,6 +23,7 @@ from kubernetes_validate.utils import ValidationError, validate
 
 from tests.servers import kubectl
 from tests.servers.cache import CHECKOUT, cache_root, cached, run
+from tests.servers.pod import Manifest, Pod
 from tests.servers.relay import run_command
 from tests.servers.shell import FENCE, Shell, blocks, path_of, shell_of_checkout
 
@@ -33,8 +34,6 @@ VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 OPERATOR = "@kubernetes-models/prometheus-operator"
 OPERATOR_VERSION = "6.0.0"
 
-Manifest = dict[str, Any]
-
 JUDGE = f"""
 import * as models from "{OPERATOR}/monitoring.coreos.com/v1";
 import {{ readFileSync }} from "fs";
@@ -43,35 +42,65 @@ for (const manifest of JSON.parse(readFileSync(0))) new models[manifest.kind](ma
 
 
 def test_each_block_is_run_or_says_why_not() -> None:
-    assert list(BLOCKS) == ["secrets", "overlay", "init"]
+    """`role`, `rights` and `event` are run by tests/integration/test_kubernetes_page.py, with the others."""
+    names = "role rights secrets overlay event secured besides labels drop"
+    assert list(BLOCKS) == names.split()
     assert len(FENCE.findall(PAGE)) == len(BLOCKS) + PAGE.count("<!-- not run: ")
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A shell that stands where the manifests are, as in a checkout."""
+    """A shell that stands where the manifests are, as in a checkout, after step 3."""
     place = tmp_path_factory.mktemp("kubernetes")
     shutil.copytree(MANIFESTS, place / "docker" / "kubernetes")
-    return shell_of_checkout(
+    secrets = tmp_path_factory.mktemp("secrets")
+    for name in ("relay_password", "kafka_password", "kafka_ca.pem"):
+        (secrets / name).write_text(f"planted-{name}\n")
+    shell = shell_of_checkout(
         place,
         PATH=os.pathsep.join((path_of(Path(sys.prefix)), str(kubectl.directory()))),
-        RELAY_DSN="postgresql://relay:planted-one@db/app",
-        OWNER_DSN="postgresql://owner:planted-two@db/app",
+        SECRETS=str(secrets),
+        DATABASE="db:5432/app",
+        OWNER_DSN="postgresql://owner:planted-owner@db:5432/app",
         KAFKA="kafka.example.org:9092",
         IMAGE="registry.example.org/cdc-outbox",
+        TAG="1.0",
     )
+    shell.run(BLOCKS["secrets"])
+    return shell
 
 
-@pytest.fixture(scope="module")
-def made(shell: Shell) -> list[Manifest]:
-    """What the page's overlay comes to: relay, monitoring, and the job before them."""
-    built = [shell.run(BLOCKS[name]).stdout for name in ("overlay", "init")]
-    return [manifest for text in built for manifest in yaml.safe_load_all(text)]
+def built(shell: Shell, overlay: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(shell.run(f"kubectl kustomize {overlay}").stdout))
 
 
 def of(made: list[Manifest], kind: str) -> Manifest:
     (found,) = (manifest for manifest in made if manifest["kind"] == kind)
     return found
+
+
+@pytest.fixture(scope="module")
+def plain(shell: Shell) -> list[Manifest]:
+    """What the page's overlay comes to: relay, monitoring, and the job before them."""
+    shell.run(BLOCKS["overlay"])
+    return [*built(shell, "deploy"), of(built(shell, "deploy/init"), "Job")]
+
+
+@pytest.fixture(scope="module")
+def whole(shell: Shell, plain: list[Manifest]) -> list[Manifest]:
+    """The same with all that the page says later: a secured Kafka, ports, a registry's secret, labels, another job."""
+    for name in ("secured", "besides", "labels", "drop"):
+        shell.run(BLOCKS[name])
+    return [*built(shell, "deploy"), of(built(shell, "deploy/command"), "Job")]
+
+
+@pytest.fixture(params=["plain", "whole"])
+def made(request: pytest.FixtureRequest, plain: list[Manifest], whole: list[Manifest]) -> list[Manifest]:
+    return plain if request.param == "plain" else whole
+
+
+def read_secrets(shell: Shell) -> list[Manifest]:
+    return [yaml.safe_load(file.read_text()) for file in Path(shell.environment["SECRETS"]).glob("*.yaml")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -133,13 +162,12 @@ def test_the_rule_is_made_from_the_alerts() -> None:
     assert yaml.safe_load(module.manifest())["spec"] == alerts
 
 
-def test_the_settings_of_the_pods_are_settings(shell: Shell, made: list[Manifest], tmp_path: Path) -> None:
+def test_the_settings_of_the_pods_are_settings(plain: list[Manifest], tmp_path: Path) -> None:
     """The file in the base and that of the page's overlay are the same, but for Kafka's address."""
-    base = (MANIFESTS / "cdc-outbox.toml").read_text()
-    overlay = (shell.home / "deploy" / "cdc-outbox.toml").read_text()
-    theirs, ours = tomllib.loads(base), tomllib.loads(overlay)
-    assert ours.pop("kafka") == {"bootstrap_servers": "kafka.example.org:9092"}
-    theirs.pop("kafka")
+    base = (MANIFESTS / "common" / "cdc-outbox.toml").read_text()
+    theirs, ours = (tomllib.loads(text) for text in (base, of(plain, "ConfigMap")["data"]["cdc-outbox.toml"]))
+    assert ours["kafka"].pop("bootstrap_servers") == "kafka.example.org:9092"
+    theirs["kafka"].pop("bootstrap_servers")
     assert theirs == ours
     file = tmp_path / "cdc-outbox.toml"
     file.write_text(base)
@@ -147,26 +175,83 @@ def test_the_settings_of_the_pods_are_settings(shell: Shell, made: list[Manifest
     assert done.returncode == 0, done.stderr
 
 
-def test_the_pods_find_their_secrets_and_the_monitor_its_token(shell: Shell, made: list[Manifest]) -> None:
-    shell.run(BLOCKS["secrets"])
-    secret, owner = (
-        yaml.safe_load((shell.home / name).read_text()) for name in ("secret.yaml", "owner-secret.yaml")
-    )
-    relay, init = (of(made, kind)["spec"]["template"]["spec"] for kind in ("Deployment", "Job"))
-    for pod, given, keys in ((relay, secret, {"relay_dsn", "http_token"}), (init, owner, {"owner_dsn"})):
-        (volume,) = (volume["secret"] for volume in pod["volumes"] if "secret" in volume)
-        assert volume["secretName"] == given["metadata"]["name"]
-        assert set(given["data"]) == keys
-        (container,) = pod["containers"]
-        asked = {each["value"] for each in container["env"] if each["name"].endswith("_FILE")}
-        assert asked == {f"/run/secrets/cdc-outbox/{key}" for key in keys - {"http_token"}}
-    assert relay["containers"][0]["image"] == "registry.example.org/cdc-outbox:1.0"
+@pytest.mark.parametrize("kind", ["Deployment", "Job"])
+def test_a_pod_finds_its_secrets_and_settings(
+    shell: Shell, made: list[Manifest], kind: str, tmp_path: Path
+) -> None:
+    """Each file that a variable or a setting names is in a volume; the job has the owner's DSN besides."""
+    pod = Pod(of(made, kind), [*made, *read_secrets(shell)], tmp_path)
+    named = {name: Path(value) for name, value in pod.environment.items()}
+    assert all(file.is_file() for file in named.values())
+    assert "relay_password" in named["CDC_OUTBOX_DSN_FILE"].read_text()
+    assert ("CDC_OUTBOX_ADMIN_DSN_FILE" in named) == (kind == "Job")
+    shown = json.loads(run_command("config", "show", "--json", env=pod.environment).stdout)
+    values = {each["key"]: each["value"] for each in shown["settings"]}
+    assert values["kafka.bootstrap_servers"] == "kafka.example.org:9092"
+    assert Path(values["http.token_file"]).is_file()
+
+
+def test_each_pod_is_of_the_one_image(made: list[Manifest]) -> None:
+    for kind in ("Deployment", "Job"):
+        (container,) = of(made, kind)["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == "registry.example.org/cdc-outbox:1.0"
+
+
+@pytest.mark.parametrize("variable", ["IMAGE", "TAG", "KAFKA"])
+def test_a_variable_that_is_not_set_is_named(shell: Shell, variable: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in shell.environment.items() if name != variable}
+    shutil.copytree(MANIFESTS, tmp_path / "docker" / "kubernetes")
+    done = Shell(tmp_path, environment).run(BLOCKS["overlay"], code=None)
+    assert done.returncode != 0
+    assert variable in done.stderr
+
+
+def test_no_secret_is_in_the_checkout_or_an_argument(shell: Shell, whole: list[Manifest]) -> None:
+    secrets = Path(shell.environment["SECRETS"])
+    planted = [b"planted-owner", *(file.read_bytes().strip() for file in secrets.glob("*_password"))]
+    files = [*(shell.home / "deploy").rglob("*"), *(shell.home / "docker").rglob("*")]
+    assert not [
+        file for file in files if file.is_file() and any(each in file.read_bytes() for each in planted)
+    ]
+    assert "--from-literal" not in PAGE
+    (token,) = (each["data"]["http_token"] for each in read_secrets(shell) if "http_token" in each["data"])
+    assert len(base64.b64decode(token)) == 64, "whoever scrapes sends it as it is, a line's end too"
+
+
+def test_the_monitor_has_the_token_and_the_service_the_pods(made: list[Manifest]) -> None:
     credentials = of(made, "ServiceMonitor")["spec"]["endpoints"][0]["authorization"]["credentials"]
     assert credentials == {"name": "cdc-outbox", "key": "http_token"}
-    assert (
-        of(made, "Service")["spec"]["selector"].items()
-        <= of(made, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
-    )
+    labels = of(made, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        of(made, "Service")["spec"]["selector"],
+        of(made, "Deployment")["spec"]["selector"]["matchLabels"],
+        of(made, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+    monitored = of(made, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert monitored.items() <= of(made, "Service")["metadata"]["labels"].items()
+
+
+def test_the_policy_is_for_both_pods_and_no_others(made: list[Manifest]) -> None:
+    policy = of(made, "NetworkPolicy")["spec"]
+    selector = policy["podSelector"]["matchLabels"]
+    assert selector
+    for kind in ("Deployment", "Job"):
+        assert selector.items() <= of(made, kind)["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_what_a_cluster_wants_besides(whole: list[Manifest]) -> None:
+    ports = [port["port"] for rule in of(whole, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]]
+    assert ports == [53, 53, 5432, 9092, 5433, 5353, 5353]
+    for kind in ("Deployment", "Job"):
+        assert of(whole, kind)["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert of(whole, kind)["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+
+
+def test_a_job_is_not_tried_again_where_a_person_has_to_mend(made: list[Manifest]) -> None:
+    job = of(made, "Job")["spec"]
+    assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (0, "Never")
 
 
 def test_they_are_alive_by_livez_and_ready_by_readyz(made: list[Manifest]) -> None:
@@ -174,7 +259,9 @@ def test_they_are_alive_by_livez_and_ready_by_readyz(made: list[Manifest]) -> No
     paths = {name: relay[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
     (port,) = (port["containerPort"] for port in relay["ports"] if port["name"] == "http")
-    assert tomllib.loads((MANIFESTS / "cdc-outbox.toml").read_text())["http"]["listen"] == f"0.0.0.0:{port}"
+    assert (
+        tomllib.loads(of(made, "ConfigMap")["data"]["cdc-outbox.toml"])["http"]["listen"] == f"0.0.0.0:{port}"
+    )
 
 
 def test_the_pods_are_restricted_and_have_time_to_drain(made: list[Manifest]) -> None:
