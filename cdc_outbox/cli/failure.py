@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.errors import CdcOutboxError, PoisonEvent
 from cdc_outbox.instant import iso
 from cdc_outbox.settings.secret import Redactor
 
@@ -24,6 +24,8 @@ INTERRUPTED = 130
 
 _UNKNOWN = 3
 """What `health` answers to wrong usage or configuration, or a fault of its own, as the monitoring plug-ins do."""
+
+_WAYS_OUT = "; each way out, and what it costs: docs/how-to/get-past-a-poison-row.md"
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Reporter:
         error = gravest(error)
         if isinstance(error, CdcOutboxError):
             message, remedy, code = str(error), error.next, error.exit_code
+            if isinstance(error, PoisonEvent) and self.command == "start":
+                remedy += _WAYS_OUT
         elif isinstance(error, click.ClickException):
             message, remedy, code = _usage(error, self.command)
         else:

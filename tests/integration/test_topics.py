@@ -86,7 +86,7 @@ def test_an_unknown_topic_can_be_poison(passage: Passage) -> None:
     error, remedy = last_words(passage.run(env={"CDC_OUTBOX_KAFKA_UNKNOWN_TOPIC": "poison"}, code=70))
     assert "event 2 at" in error
     assert f"the cluster has no topic {unknown}" in error
-    assert remedy == creation(passage, unknown)
+    assert remedy.startswith(f"{creation(passage, unknown)}; each way out")
     assert payloads(passage.read(known)) == ["1"]
     assert unknown not in passage.kafka.topics()
 

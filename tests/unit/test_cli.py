@@ -18,6 +18,7 @@ from cdc_outbox.cli import Command, load_settings, main, run, settings_options
 from cdc_outbox.cli.command import Program
 from cdc_outbox.cli.failure import Reporter, gravest
 from cdc_outbox.settings import DEFAULT_LISTEN
+from tests.servers.cache import CHECKOUT
 
 EXIT_CODES = [
     (errors.UsageError("bad flag", next="fix it"), 2),
@@ -184,6 +185,13 @@ class TestErrors:
         program = failing(errors.SlotMissing("no slot", next="init"), "start", monkeypatch)
         result = invoke("start", "--log-format=text", program=program)
         assert result.stderr == "error: no slot\nnext: init\n"
+
+    def test_start_names_the_page_on_poison(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = errors.PoisonEvent("bad row", next="look", reason="key")
+        result = invoke("start", "--log-format=text", program=failing(error, "start", monkeypatch))
+        assert result.stderr.startswith("error: bad row\nnext: look; each way out")
+        page = result.stderr.split()[-1]
+        assert (CHECKOUT / page).is_file()
 
     def test_start_with_the_format_of_the_file(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (here / "cdc-outbox.toml").write_text('[log]\nformat = "text"\n', encoding="utf-8")
