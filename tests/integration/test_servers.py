@@ -32,6 +32,7 @@ from tests.servers.ledger import (
     verify,
 )
 from tests.servers.postgres import Postgres, PostgresServer, shared_postgres
+from tests.servers.process import workspace
 from tests.servers.proxy import Proxy
 from tests.servers.relay import run_command
 from tests.servers.security import client_settings
@@ -108,6 +109,14 @@ def test_a_broker_survives_what_the_tests_do_to_it(own_kafka: KafkaBroker) -> No
     own_kafka.pause()
     own_kafka.resume()
     assert own_kafka.topics() == {"kept": 2}
+
+
+def test_a_broker_leaves_no_library_in_the_temporary_directory(own_kafka: KafkaBroker) -> None:
+    own_kafka.create_topic("compressed")
+    producer = Producer({"bootstrap.servers": own_kafka.bootstrap, "compression.type": "lz4"})
+    producer.produce("compressed", b"a" * 10_000)
+    assert producer.flush(20) == 0
+    assert list(workspace().glob("liblz4*"))
 
 
 def test_a_cluster_elects_another_leader(own_cluster: KafkaCluster) -> None:

@@ -47,7 +47,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from tests.servers import security
 from tests.servers.cache import Missing, cache_root, cached, run
 from tests.servers.docker import local_or_docker, run_container
-from tests.servers.process import Process, directory, free_port
+from tests.servers.process import Process, directory, free_port, workspace
 from tests.servers.wait import eventually
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def classpath() -> str:
 
 def _jvm(*options: str) -> list[str]:
     logging = f"-Dlog4j2.configurationFile=file:{HERE / 'kafka.log4j2.properties'}"
-    return [java(), *options, "-cp", classpath(), logging]
+    # Where the libraries of the compressions are unpacked, and stay: our directory is removed at the end.
+    temporary = f"-Djava.io.tmpdir={workspace()}"
+    return [java(), *options, "-cp", classpath(), logging, temporary]
 
 
 def _archive_classes(draft: Path) -> None:
