@@ -42,7 +42,7 @@ lint: setup ## style, formatting, and the walls between the rooms
 types: setup ## the strict type checker
 	$(BIN)/mypy
 
-test-unit: setup ## unit and property tests: seconds, no servers
+test-unit: setup ## unit and property tests: a minute, no servers
 	$(BIN)/pytest tests/unit tests/property
 
 test-browser: setup ## the status page in a real browser (Chromium and its driver)

@@ -48,7 +48,7 @@ SECTIONS = {
 WORDS = {
     "postgres.dsn": "what libpq finds for itself (`PG*`, service file, the local socket)",
     "postgres.admin_dsn": "as `postgres.dsn`",
-    "http.listen": "`127.0.0.1:9464` for `start`, else `off`",
+    "http.listen": "`127.0.0.1:9464`, where `start` listens, and `health` and `doctor` look for a relay",
     "log.format": "`json` for `start` without a terminal, else `text`",
     "outbox.topic": "the topic column, else `outbox.event.{aggregate_type}` ([Mapping](mapping.md))",
     "outbox.key": "the aggregate id",
