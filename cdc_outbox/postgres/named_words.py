@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.table.sent import folded
 
 if TYPE_CHECKING:
     from cdc_outbox.event import TableName
@@ -49,10 +50,10 @@ async def require_words(
     ]
     if not takes:
         return
-    known = {value.lower() for value in takes}
+    known = {folded(value) for value in takes}
     for meaning, words in named.items():
         for word in words:
-            if word.lower() not in known:
+            if folded(word) not in known:
                 what = f"the enum {type_}" if labels else "a constraint"
                 shown = ", ".join(takes[:_SHOWN]) + (", …" if len(takes) > _SHOWN else "")
                 raise MappingError(

@@ -167,10 +167,8 @@ async def in_hand(
 
 
 def says(field: Field, words: Collection[str]) -> sql.Composable:
-    """The column holds one of these words, whatever its case; NULL is none of them."""
-    return sql.SQL("coalesce(lower({}::text) = any({}), false)").format(
-        sql.Identifier(field.name), sql.Literal(sorted(words))
-    )
+    """The column holds one of these words, as `sent.folded` has them; NULL is none of them."""
+    return sql.SQL("coalesce(lower({}) = any({}), false)").format(_text(field), sql.Literal(sorted(words)))
 
 
 def selected(shape: Shape, table: TableName, settings: OutboxSettings) -> list[sql.Composable]:
@@ -185,11 +183,14 @@ def selected(shape: Shape, table: TableName, settings: OutboxSettings) -> list[s
 def among(selected: Iterable[tuple[Field, Collection[str]]]) -> list[sql.Composable]:
     """Each of these columns has one of its values."""
     return [
-        sql.SQL("{}::text = any({})").format(
-            sql.Identifier(field.name), sql.Literal(_spelled(field, accepted))
-        )
+        sql.SQL("{} = any({})").format(_text(field), sql.Literal(_spelled(field, accepted)))
         for field, accepted in selected
     ]
+
+
+def _text(field: Field) -> sql.Composed:
+    """The column's text, compared byte by byte as the stream does it, whatever the collation of column or database."""
+    return sql.SQL('({}::text collate "C")').format(sql.Identifier(field.name))
 
 
 def _spelled(field: Field, accepted: Collection[str]) -> list[str]:

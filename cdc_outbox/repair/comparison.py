@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cdc_outbox.event import quote
 from cdc_outbox.table import doubt
-from cdc_outbox.table.sent import WAITING_WORDS
+from cdc_outbox.table.sent import WAITING_WORDS, folded
 from cdc_outbox.table.unfit import LEAVE_OUT
 from cdc_outbox.table.values import TIMES, epoch_us
 
@@ -470,7 +470,7 @@ _NAMELESS: Final[tuple[Kind, str, str, str]] = (
 
 def _unsent(status: str, book: Book) -> tuple[Kind, str, str, str]:
     """Ours would have sent it; why the old relay hasn't, by the status that it left in the row."""
-    keeping, word = book.keeping, status.lower()
+    keeping, word = book.keeping, folded(status)
     shown = f"status {status}" if status else "not marked"
     failed, taken = keeping.failed, keeping.taken
     if failed is not None and word in failed.retried:

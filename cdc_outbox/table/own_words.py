@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
-from cdc_outbox.table.sent import Bookkeeping, Failed, Find, Mark, Sent, Taken, by_status
+from cdc_outbox.table.sent import Bookkeeping, Failed, Find, Mark, Sent, Taken, by_status, folded
 from cdc_outbox.table.values import BOOL, BPCHAR, FIRST_USER_TYPE, INTEGERS, OTHER, TEXTUAL, TIMES, Field
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def _worded(status: StatusSettings, field: Field, usual: Bookkeeping, time: Fiel
 
 
 def _folded(field: Field, words: tuple[str, ...]) -> frozenset[str]:
-    """Words in lower case, without the blanks of `char(n)`; a boolean's as a cast and as its output spell them."""
-    folded = {word.rstrip(" ").lower() if field.type_oid == BPCHAR else word.lower() for word in words}
+    """Words as they are compared, without the blanks of `char(n)`; a boolean's as cast and output spell them."""
+    found = {folded(word.rstrip(" ") if field.type_oid == BPCHAR else word) for word in words}
     if field.type_oid == BOOL:
-        folded |= {_BOOLEANS[word] for word in folded if word in _BOOLEANS}
-    return frozenset(folded)
+        found |= {_BOOLEANS[word] for word in found if word in _BOOLEANS}
+    return frozenset(found)

@@ -2,7 +2,7 @@
 
 A polling relay leaves its marks in the table: a word in a status column, a time that is NULL until then, or nothing,
 because it deletes what it has sent. Whoever counts, publishes or marks rows of the table asks here. Words are compared
-in lower case, in the text that PostgreSQL prints for the column, whatever its type.
+in the text that PostgreSQL prints for the column, whatever its type, as `folded` has them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ WAITING_WORDS: Final = frozenset(
 TAKEN_TIMES: Final = ("locked_at", "claimed_at", "processing_at", "updated_at")
 
 
+def folded(text: str) -> str:
+    """The text with A to Z in lower case, which is all that the stream and each database agree on.
+
+    What becomes of other letters the database's locale says: a Turkish one even makes another letter of the I.
+    """
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """How a table says that a row was sent already: one of `words` in the column, or a time that isn't NULL."""
@@ -87,7 +95,7 @@ class Sent:
         """Whether a row with these texts in the column and in the time beside it was sent."""
         if self.by == "time":
             return text is not None
-        word = None if text is None else text.lower()
+        word = None if text is None else folded(text)
         return word in self.alone or (word in self.words and beside is not None)
 
 

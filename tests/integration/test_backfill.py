@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from cdc_outbox.postgres.unsent import unsent
+from cdc_outbox.postgres.unsent import among, unsent
 from cdc_outbox.table import selection, sent
 from cdc_outbox.table.values import BPCHAR, TEXT, TIMESTAMPTZ, field
 from tests.integration.backfilled import TABLE_A, TABLE_B, TABLE_C, Backfilled, place
@@ -239,6 +239,11 @@ def test_bytes_are_those_of_the_stream(place: Backfilled) -> None:
     assert table[0].value == b"a\tb\nc\\N\r\\"
 
 
+ICU: LiteralString = "select exists (select from pg_collation where collname = 'tr-x-icu')"
+"""Whether the server was built with it: the wheel's PostgreSQL wasn't."""
+
+
+@ALL_VERSIONS
 def test_table_and_stream_agree_on_what_is_sent(database: Database) -> None:
     """What was left out of the stream as sent is what isn't counted as unsent, whatever the status is like."""
     words = sorted(
@@ -247,7 +252,10 @@ def test_table_and_stream_agree_on_what_is_sent(database: Database) -> None:
     spelled = [*words, *map(str.upper, words), *map(str.title, words), *(f" {word}" for word in words)]
     spelled += [f"{word} " for word in words] + [f"{word}\n" for word in words]
     times = (None, field("sent_at", 1, TIMESTAMPTZ))
-    for (of_type, oid), beside in product((("text", TEXT), ("char(20)", BPCHAR)), times):
+    # A Turkish I becomes another small letter than the stream's.
+    turkish = [('text collate "tr-x-icu"', TEXT)] if database.server.value(ICU) else []
+    types = (("text", TEXT), ("char(20)", BPCHAR), *turkish)
+    for (of_type, oid), beside in product(types, times):
         status = sent.Sent(field("status", 0, oid), "word", beside=beside)
         rule = selection.sent(status, {})
         with psycopg.connect(database.dsn) as connection:
@@ -266,6 +274,28 @@ def test_table_and_stream_agree_on_what_is_sent(database: Database) -> None:
         for text, null, timeless, waits in rows:
             values = [None if null else text.encode(), None if timeless else b"2024-01-17 13:14:10+00"]
             assert (rule(values, 0) is None) == waits, text
+
+
+@ALL_VERSIONS
+def test_table_and_stream_agree_on_whose_rows_are_sent(database: Database) -> None:
+    """What the stream sends of a bus is what is counted, marked and removed as ours, however a column compares."""
+    bus = field("bus", 0, TEXT)
+    rule = selection.bus(bus, ("kafka",), {})
+    with psycopg.connect(database.dsn) as connection:
+        collation: LiteralString = '"C"'
+        if database.server.value(ICU):
+            collation = "any_case"
+            connection.execute(
+                "create collation any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            )
+        connection.execute(f"create temp table t (bus text collate {collation})")
+        connection.execute(
+            "insert into t values ('kafka'), ('Kafka'), ('KAFKA'), ('rabbitmq'), ('ka\uff46ka')"
+        )
+        (ours,) = among([(bus, ("kafka",))])
+        rows = connection.execute(SQL("select bus, {} from t").format(ours)).fetchall()
+    assert [(text, rule([text.encode()], 0) is None) for text, _ in rows] == rows
+    assert [text for text, is_ours in rows if is_ours] == ["kafka"]
 
 
 def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:

@@ -87,6 +87,15 @@ def test_a_boolean_is_told_apart_as_stream_and_table_spell_it() -> None:
     assert "false" in sent.waiting
 
 
+def test_letters_beyond_a_to_z_are_those_of_the_row_by_stream_and_account_alike() -> None:
+    mapped = own(status=StatusSettings("state", sent=("ÜBERTRAGEN",)))
+    sent = book_of(mapped).sent
+    assert sent is not None
+    for text, means_sent in (("ÜBERTRAGEN", True), ("Übertragen", True), ("übertragen", False)):
+        assert sent.says(text, None) is means_sent
+        assert (mapped.result(state=text) == "sent") is means_sent
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
