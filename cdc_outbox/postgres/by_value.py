@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 MOST: Final = 10
 """Values that are told apart; the rest is one number."""
 
+# A column may have another value in each row of a large table.
 _COUNTS: Final[LiteralString] = """
-select value, count(*) from (select {value} as value from {table} where {where}) as found
- group by value order by count(*) desc, value
+select value, count(*), sum(count(*)) over () from (select {value} as value from {table} where {where}) as found
+ group by value order by count(*) desc, value limit {most}
 """
 
 
@@ -56,10 +57,11 @@ async def counted(
         value=text.format(column),
         table=sql.Identifier(table.schema, table.name),
         where=sql.SQL(" and ").join([sql.SQL("true"), *map(bracketed, conditions)]),
+        most=sql.Literal(MOST),
     )
     rows = await execute(conn, query, within=within)
-    shown = [f"{count} {_word(value)}" for value, count in rows[:MOST]]
-    rest = sum(int(row[1]) for row in rows[MOST:])
+    shown = [f"{count} {_word(value)}" for value, count, _ in rows]
+    rest = sum(int(total) for _, _, total in rows[:1]) - sum(int(count) for _, count, _ in rows)
     return ", ".join([*shown, f"{rest} others"] if rest else shown)
 
 

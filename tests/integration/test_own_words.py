@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+import tracemalloc
+from pathlib import Path
 from typing import LiteralString
 
 from confluent_kafka import Producer
 
+from cdc_outbox.event import TableName
+from cdc_outbox.postgres import by_value
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.settings import load
+from cdc_outbox.table.values import INT8, field
 from tests.integration.backfilled import TABLE_C, Backfilled, place
+from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.ledger import read_all
 from tests.servers.relay import run_command
@@ -52,6 +61,31 @@ def test_a_status_that_nobody_has_named_is_asked_about(place: Backfilled) -> Non
     assert f"--topic {place.topic}" in remedy
     assert place.records() == []
     assert place.slots() == [f"{place.slot}_pending"]
+
+
+def test_a_column_with_another_value_in_each_row_is_counted_by_the_server(database: Database) -> None:
+    """Such as the number of a process: nothing says that it is no status."""
+
+    async def counted() -> tuple[str, int]:
+        settings = load("start", {"dsn": database.dsn}, {}, Path("/nonexistent"))
+        conn = await connect_control(settings.postgres, application_name="test")
+        try:
+            column = field("process_id", 0, INT8)
+            tracemalloc.start()
+            told = await by_value.counted(conn, TableName("public", "outbox"), column, [])
+            return told, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            await conn.close()
+
+    database.server.execute(
+        "create table outbox as select greatest(n, 3) as process_id from generate_series(1, 100000) n",
+        dbname=database.name,
+    )
+    told, peak = asyncio.run(counted())
+    assert told.startswith("3 3, 1 10, 1 100, ")
+    assert told.endswith(", 99988 others")
+    assert peak < 2_000_000
 
 
 def test_with_its_words_named_all_of_it_is_known(place: Backfilled) -> None:
