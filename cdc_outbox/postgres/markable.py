@@ -20,6 +20,7 @@ from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.named_words import literals
 from cdc_outbox.table import doubt
+from cdc_outbox.table.sent import SPELLED, folded
 from cdc_outbox.table.values import TIMES
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ select i.indisprimary, array_agg(a.attname::text order by k.place)
  where i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null and k.place <= i.indnkeyatts
  group by i.indexrelid, i.indisprimary
  order by i.indexrelid
+""".replace("{family}", FAMILY)
+
+# What ANALYZE has seen, the most frequent first, and then the column's default: no row is read for it.
+_SAID: Final[LiteralString] = """
+{family}
+select value from (
+    select value, sum(share) as share from family f
+      join pg_catalog.pg_class c on c.oid = f.relation join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+      join pg_catalog.pg_stats s on s.schemaname = n.nspname and s.tablename = c.relname and s.attname = %s
+     cross join lateral unnest(s.most_common_vals::text::text[], s.most_common_freqs) as u (value, share)
+     group by value
+     union all
+    select substring(pg_catalog.pg_get_expr(d.adbin, d.adrelid) from $$^'([^']*)'::$$), -1
+      from named join pg_catalog.pg_attribute a on a.attrelid = named.relation and a.attname = %s
+      join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum) as said
+ where value is not null order by share desc, value
 """.replace("{family}", FAMILY)
 
 # tgtype: 16 is UPDATE. https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_trigger.h
@@ -160,7 +177,7 @@ async def examine(conn: Connection, plan: Plan, *, deciding: Iterable[str] = ())
         )
     names = (table.schema, table.name)
     columns = await _columns(conn, table)
-    written = tuple(_written(table, mark, columns) for mark in book.marks)
+    written = tuple([_written(table, mark, columns, await _said(conn, table, mark)) for mark in book.marks])
     _require_writable(table, written, columns)
     keys = await _unique(conn, table)
     key = _key(plan, columns, keys)
@@ -216,7 +233,15 @@ def _identity(
     return tuple(KeyColumn(name, columns[name].type) for name in chosen)
 
 
-def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Written:
+async def _said(conn: Connection, table: TableName, mark: Mark) -> list[str]:
+    """What rows hold in the column of a mark, as far as it is known; nothing where a word is named for it."""
+    if mark.words != SPELLED:
+        return []
+    name = mark.field.name
+    return [str(value) for (value,) in await execute(conn, _SAID, (table.schema, table.name, name, name))]
+
+
+def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column], said: Sequence[str]) -> Written:
     name, column = mark.field.name, columns.get(mark.field.name)
     if column is None:
         raise SetupError(
@@ -229,7 +254,7 @@ def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Wr
                 next=f"leave marking out: {NONE}",
             )
         return Written(name, None, mark.seconds)
-    word = _word(mark.words, column)
+    word = _word(mark.words, column, said)
     if word is None:
         raise SetupError(
             f"column {quote(name)} of {table} takes none of the words that say sent: {', '.join(mark.words)}",
@@ -238,15 +263,26 @@ def _written(table: TableName, mark: Mark, columns: Mapping[str, _Column]) -> Wr
     return Written(name, word)
 
 
-def _word(words: Sequence[str], column: _Column) -> str | None:
-    """The first word that the column takes: an enum's label, or one that its constraints name, if any do."""
+def _word(words: Sequence[str], column: _Column, said: Sequence[str]) -> str | None:
+    """The first word that the column takes: an enum's label, or one that its constraints name, if any do.
+
+    Where it takes all, the one that rows have, or the first as the others are spelled that they have.
+    """
     if column.labels is not None:
-        labels = {label.lower(): label for label in reversed(column.labels)}
-        return next((labels[word.lower()] for word in words if word.lower() in labels), None)
+        labels = {folded(label): label for label in reversed(column.labels)}
+        return next((labels[folded(word)] for word in words if folded(word) in labels), None)
     allowed = literals(column.checks or "")
-    spelled = {text.lower(): text for text in reversed(allowed)} | {text: text for text in allowed}
-    found = (spelled.get(word) or spelled.get(word.lower()) for word in words)
-    return next((word for word in found if word is not None), words[0])
+    spelled = {folded(text): text for text in reversed(allowed)} | {text: text for text in allowed}
+    found = (spelled.get(word) or spelled.get(folded(word)) for word in words)
+    taken = next((word for word in found if word is not None), None)
+    return taken or next((value for value in said if folded(value) in words), None) or _like(words[0], said)
+
+
+def _like(word: str, others: Sequence[str]) -> str:
+    """The word in capitals where all others are, or with one where they have one."""
+    if others and all(map(str.isupper, others)):
+        return word.upper()
+    return word.title() if others and all(other[:1].isupper() for other in others) else word
 
 
 def _require_writable(table: TableName, written: Iterable[Written], columns: Mapping[str, _Column]) -> None:

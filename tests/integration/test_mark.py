@@ -542,6 +542,37 @@ def test_a_table_is_marked_by_what_it_has(database: Database, kafka: Kafka, slot
     assert marked == 3
 
 
+@pytest.mark.parametrize(
+    ("default", "rows", "word"),
+    [
+        ("", ["PENDING", "SENT", "SENT"], "SENT"),
+        ("", ["new", "published", "published", "Published"], "published"),
+        ("default 'Pending'", ["Pending", "InProgress"], "Sent"),
+        ("default 'NEW'", [], "SENT"),
+        ("default 'new'", ["FAILED"], "sent"),
+        ("", [], "sent"),
+    ],
+)
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_where_any_word_will_do_it_is_the_one_that_rows_have(
+    default: LiteralString, rows: list[str], word: str, partitioned: bool, database: Database
+) -> None:
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(
+            "create table outbox (id bigserial primary key, topic text, payload jsonb, status varchar(20) "
+            + default
+            + (") partition by hash (id)" if partitioned else ")")
+        )
+        if partitioned:
+            connection.execute(
+                "create table part partition of outbox for values with (modulus 1, remainder 0)"
+            )
+        for value in rows:
+            connection.execute("insert into outbox (status) values (%s)", (value,))
+        connection.execute("analyze part" if partitioned else "analyze outbox")
+    assert str(asyncio.run(looked_at(database.dsn)).how) == f"status = '{word}', found by id"
+
+
 def settings_of(dsn: str) -> Settings:
     return load("start", {"dsn": dsn, "key": "none", "mark": "update"}, {}, Path("/nonexistent"))
 
