@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SetupError
 from cdc_outbox.event import TableName, quote
-from cdc_outbox.postgres import cleanup_grants, marking, newest_rows, outbox, publication, slip
+from cdc_outbox.postgres import cleanup_grants, heirs, marking, newest_rows, outbox, publication, slip
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.expired import grants
+from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.repair.cleanup import aged, old
 from cdc_outbox.table.compiler import NO_TYPE
@@ -45,13 +46,16 @@ select a.attname::text
  order by a.attnum
 """
 
+# At every level. A partition key makes each of its columns depend on its table, those within expressions too.
 _PARTITIONED_BY: Final[LiteralString] = """
-select a.attname::text
-  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-  join pg_catalog.pg_partitioned_table t on t.partrelid = c.oid
-  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any(t.partattrs)
- where n.nspname = %s and c.relname = %s
-"""
+{family}
+select distinct a.attname::text
+  from family f join pg_catalog.pg_class p on p.oid = f.relation and p.relkind = 'p'
+  join pg_catalog.pg_depend d on d.classid = 'pg_catalog.pg_class'::regclass and d.objid = p.oid
+   and d.refclassid = d.classid and d.refobjid = p.oid and d.refobjsubid = 0 and d.deptype = 'i'
+  join pg_catalog.pg_attribute a on a.attrelid = p.oid and a.attnum = d.objsubid
+ order by 1
+""".replace("{family}", FAMILY)
 
 _STATES: Final = frozenset(
     {"status", "state", "sent", "published", "processed", "sentat", "publishedat", "processedat"}
@@ -133,6 +137,8 @@ async def _plan(
         return None
     keyless = "" if await outbox.primary_key(conn, table) else f"; {outbox.KEYLESS}"
     findings.ok("table", f"{table}, {len(columns)} columns{keyless}")
+    if inheriting := await heirs.unnamed(conn, table, settings.outbox.tables):
+        findings.warn("inheritance", heirs.told(table, inheriting), heirs.remedy(inheriting))
     plan = await preview(conn, mapping, table, settings.postgres.publication)
     if plan is None:
         return None

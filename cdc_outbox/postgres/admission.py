@@ -26,6 +26,7 @@ from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres import (
     backend,
     belonging,
+    heirs,
     outbox,
     owning,
     publication,
@@ -179,7 +180,7 @@ class Admission:
             await self._require_all_named(accepted=accept_gap)
         await self.control.run(lambda conn: synchronous.require_not(conn, self.application_name))
         await self._renew_witness(accepted=accept_gap)
-        await self._tell_of_keyless()
+        await self._tell_of_tables()
 
     async def _for_this_role(self, missing: SlotMissing, *, slip: bool) -> SlotMissing:
         """The same with what else is missing, and the step as our role can do it; `slip`: the name may be one."""
@@ -209,11 +210,13 @@ class Admission:
             self._memory.left_behind.update(found.tables)
         self._notice(f"{found}: rows of those are passed over, and no other relay gets them from this slot")
 
-    async def _tell_of_keyless(self) -> None:
-        """Warn of tables without a primary key. A stream needs none; who looks for a row again does."""
+    async def _tell_of_tables(self) -> None:
+        """Warn of tables without a primary key, which who looks for a row again needs, and of those with heirs."""
         for table in self._tables:
             if not await self.control.run(partial(outbox.primary_key, table=table)):
                 self._notice(f"{table} has {outbox.KEYLESS}")
+            if found := await self.control.run(partial(heirs.unnamed, table=table, named=self._tables)):
+                self._notice(f"{heirs.told(table, found)}; {heirs.remedy(found)}")
 
     async def _look_back(self, found: Slot | None) -> None:
         """Compare the publication with what is known of it, and write down what happened to it."""

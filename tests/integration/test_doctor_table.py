@@ -144,17 +144,31 @@ def test_a_table_that_is_locked_is_no_fault(doctor: Doctor) -> None:
     assert found["postgres.mapping"]["status"] == found["postgres.publication"]["status"] == "ok"
 
 
-def test_a_partition_by_state(doctor: Doctor) -> None:
+BY_STATE: LiteralString = "list (status); create table pending partition of outbox for values in ('pending')"
+BELOW: LiteralString = (
+    "range (id); create table first partition of outbox for values from (1) to (9) partition by list (status);"
+    " create table pending partition of first for values in ('pending')"
+)
+BY_EXPRESSION: LiteralString = (
+    "list ((sent_at is null)); create table unsent partition of outbox for values in (true)"
+)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "moves"),
+    [(BY_STATE, "status"), (BELOW, "status"), (BY_EXPRESSION, "sent_at")],
+    ids=["state", "below", "expression"],
+)
+def test_a_partition_by_state(partitions: LiteralString, moves: str, doctor: Doctor) -> None:
     doctor.execute(
-        "create table outbox (id int, aggregate_id text, topic text, payload text, status text)"
-        " partition by list (status)"
+        "create table outbox (id int, aggregate_id text, topic text, payload text, status text, sent_at timestamptz)"
+        " partition by " + partitions
     )
-    doctor.execute("create table outbox_pending partition of outbox for values in ('pending')")
     doctor.init()
     doctor.execute("insert into outbox values (1, 'k', 'nowhere', 'v', 'pending')")
     checks = doctor.look(code=1)
     assert checks["kafka.topics"]["message"].startswith("the cluster has no topic nowhere, where rows go")
-    assert "partitioned by status" in checks["postgres.partitioning"]["message"]
+    assert f"partitioned by {moves}" in checks["postgres.partitioning"]["message"]
     assert "1 would be sent" in checks["postgres.rows"]["message"]
 
 
