@@ -302,7 +302,12 @@ class Flow:
         except (Held, KafkaUnavailable) as error:
             # The transaction waits for the bus or the topic of a row, and comes again with the next start.
             self._awaits_topic = True
-            _log.info("stopped within a transaction", reason=str(error), slot=self.status.slot)
+            _log.warning(
+                "stopped with rows undelivered",
+                error=str(error),
+                next=f"nothing is lost: the next start sends them; until then: {error.next}",
+                slot=self.status.slot,
+            )
         await self.publisher.settled()
 
     async def _wind_up(

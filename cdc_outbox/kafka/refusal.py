@@ -52,7 +52,7 @@ def is_refusal(error: BaseException) -> bool:
 
 def refused(server: str, error: Exception, settings: KafkaSettings) -> BusRefused:
     """The error for a server, or a list of them, that doesn't take us as we are."""
-    remedy = "check security.protocol and sasl.* under [kafka.client]"
+    remedy = "check security.protocol and sasl.*, under [kafka.client] or in CDC_OUTBOX_KAFKA_SASL_…"
     if isinstance(error, ssl.SSLCertVerificationError):
         what = f"the certificate of Kafka at {server} is not trusted: {error.verify_message}"
         remedy = _CERTIFICATE_REMEDIES.get(

@@ -143,7 +143,7 @@ async def _asked(question: Any) -> object:
 
 def _silent() -> KafkaUnavailable:
     return KafkaUnavailable(
-        "no Kafka broker says which topics there are", next="nothing to do: the relay asks again"
+        "no Kafka broker says which topics there are", next="check that the brokers run; the relay goes on by itself when they do"
     )
 
 

@@ -58,7 +58,7 @@ _RECOVER: Final = recover("{slot}")
 NOT_LET_IN: Final = Meaning(
     SetupError,
     "PostgreSQL refuses the connection",
-    "check user, password and pg_hba.conf; the DSN is --dsn or CDC_OUTBOX_DSN",
+    "check user, password and pg_hba.conf; the DSN is --dsn, CDC_OUTBOX_DSN or what CDC_OUTBOX_DSN_FILE names",
 )
 POOLER: Final = Meaning(
     SetupError,

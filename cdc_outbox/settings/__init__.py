@@ -18,7 +18,7 @@ from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
 from cdc_outbox.settings.dsn import LIBPQ_VARIABLES, Dsn
 from cdc_outbox.settings.entries import Entries
-from cdc_outbox.settings.environment import Environment
+from cdc_outbox.settings.environment import FILE, Environment
 from cdc_outbox.settings.file import File
 from cdc_outbox.settings.flag import Flags
 from cdc_outbox.settings.model import (
@@ -77,6 +77,10 @@ __all__ = [
 
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9464)
 
+_WITHOUT_KAFKA: Final = frozenset({"init", "drop", "health", "cleanup", "inbox"})
+"""Commands that never reach Kafka: who runs them needs none of its secrets."""
+
+_KAFKA_SECRETS: Final = frozenset(variable(name) + FILE for name in SECRET_CLIENT_NAMES)
 _DEFAULT: Final = "default"
 _NAMES_A_FILE: Final = re.compile(
     r"CDC_OUTBOX_(?:\w+_FILE|CONFIG)|PG(?:PASS|SERVICE)FILE|PGSSL(?:CERT|KEY|ROOTCERT|CRL)"
@@ -90,6 +94,8 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     text); None, False and empty sequences mean not given. Relative paths start at `cwd`.
     """
     complaints = Complaints()
+    if command in _WITHOUT_KAFKA:
+        environ = {name: text for name, text in environ.items() if name not in _KAFKA_SECRETS}
     given, environment = Flags(flags, complaints), Environment(environ, cwd, complaints)
     file = File.find(given.config[-1] if given.config else environment.config, cwd, complaints)
     scalars: dict[str, Value] = {
@@ -111,6 +117,8 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     notices = [*given.secrets(), *environment.unknown()]
     settings = _assemble(scalars, tables, notices, environ, cwd)
     _check(settings)
+    if command not in _WITHOUT_KAFKA:
+        _require_credentials(settings.kafka.client)
     return settings
 
 
@@ -271,7 +279,10 @@ def _check(settings: Settings) -> None:
             f"which is {format_duration(settings.retry.initial)}",
             next=f'write max = "{format_duration(settings.retry.initial)}" or more under [retry]',
         )
-    client = settings.kafka.client
+
+
+def _require_credentials(client: ClientOptions) -> None:
+    """Raise ConfigError where the security protocol wants what isn't given."""
     if not client.get("security.protocol", "").startswith("SASL"):
         return
     mechanism = client.get("sasl.mechanism")
@@ -283,8 +294,13 @@ def _check(settings: Settings) -> None:
         needed = ["sasl.username", "sasl.password"]
     missing = [name for name in needed if name not in client]
     if missing:
-        variables = " and ".join(map(variable, missing))
+        steps = " and ".join(
+            f"{variable(name)}{FILE} to the path of a file that holds it"
+            if name in SECRET_CLIENT_NAMES
+            else variable(name)
+            for name in missing
+        )
         raise ConfigError(
             f"kafka.client.security.protocol is {client['security.protocol']}, and {' and '.join(missing)} isn't given",
-            next=f"set {variables}, or the same names under [kafka.client]",
+            next=f"set {steps}",
         )

@@ -26,7 +26,8 @@ from cdc_outbox.settings.place import Value, variable_place
 CONFIG: Final = PREFIX + "CONFIG"
 
 _IGNORED: Final = re.compile(PREFIX + r"(SERVICE_.*|PORT.*|TEST_.*|FAULT.*)", re.DOTALL)
-_FILE: Final = "_FILE"
+FILE: Final = "_FILE"
+"""What the name of a variable ends with that names the file of a secret."""
 
 
 class Environment:
@@ -41,7 +42,7 @@ class Environment:
         for setting in SETTINGS:
             self._known.update(setting.variables)
             if setting.secret:
-                self._known.update(name + _FILE for name in setting.variables)
+                self._known.update(name + FILE for name in setting.variables)
 
     def scalars(self) -> dict[str, Value]:
         """The values of single settings, by key."""
@@ -124,10 +125,10 @@ class Environment:
         assert entries.spelled is not None  # noqa: S101 - the caller has looked
         base = variable
         name = entries.spelled(variable.removeprefix(prefix))
-        if variable.endswith(_FILE):
-            plain = entries.spelled(variable.removeprefix(prefix).removesuffix(_FILE))
+        if variable.endswith(FILE):
+            plain = entries.spelled(variable.removeprefix(prefix).removesuffix(FILE))
             if plain in entries.secret:
-                name, base = plain, variable.removesuffix(_FILE)
+                name, base = plain, variable.removesuffix(FILE)
         try:
             name = entries.normal(name)
         except Refused as reason:
@@ -146,7 +147,7 @@ class Environment:
     def _named(self, variable: str, *, secret: bool) -> tuple[str, str] | None:
         """The variable that is set, and its text: the variable itself, or the one that names a file."""
         text = self._environ.get(variable)
-        in_file = variable + _FILE
+        in_file = variable + FILE
         if not secret or in_file not in self._environ:
             return None if text is None else (variable, text)
         if text is not None:
@@ -190,10 +191,10 @@ def _entry_variables() -> Iterator[str]:
 
 
 def _of_file(variable: str, example: str) -> str:
-    return "/run/secrets/" + variable.removesuffix(_FILE).lower() if variable.endswith(_FILE) else example
+    return "/run/secrets/" + variable.removesuffix(FILE).lower() if variable.endswith(FILE) else example
 
 
 def _both(variable: str) -> ConfigError:
     return ConfigError(
-        f"both {variable} and {variable}{_FILE} are set", next=f"unset {variable} or {variable}{_FILE}"
+        f"both {variable} and {variable}{FILE} are set", next=f"unset {variable} or {variable}{FILE}"
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, PostgresUnavailable
 from cdc_outbox.postgres.remedy import complete
+from cdc_outbox.state import State
 from cdc_outbox.watch import sample as samples
 from cdc_outbox.watch.alarms import Alarms
 from cdc_outbox.watch.checks import judge, unreachable
@@ -46,7 +47,7 @@ FRESH: Final = 10.0
 """Seconds after which a sample tells nothing of now."""
 
 SOON: Final = 0.5
-"""Seconds until the next try after a session that ended under one."""
+"""Seconds until the next sample after a session that ended under one, and while a session begins."""
 
 
 class Sampler:
@@ -104,7 +105,9 @@ class Sampler:
                     _log.error("the slot watch failed", fault=self._failed, slot=self._status.slot)
                 await asyncio.sleep(EVERY)
             else:
-                await asyncio.sleep(max(SOON, began + EVERY - time.monotonic()))
+                # What is seen of a slot that nobody reads yet is over in a moment.
+                pause = SOON if self._status.state is State.CONNECTING else EVERY
+                await asyncio.sleep(max(SOON, began + pause - time.monotonic()))
 
     def _missed(self, error: CdcOutboxError) -> float:
         """There is no sample: the session ended under it, or the server refused. Seconds until the next try."""

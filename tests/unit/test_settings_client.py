@@ -101,6 +101,18 @@ def test_what_belongs_together(options: tuple[str, ...], missing: str) -> None:
     assert "CDC_OUTBOX_KAFKA_SASL_" in caught.value.next
 
 
+@pytest.mark.parametrize("command", ["init", "drop", "health", "cleanup", "inbox"])
+def test_who_never_reaches_kafka_needs_none_of_its_secrets(command: str, tmp_path: Path) -> None:
+    (tmp_path / "cdc-outbox.toml").write_text(
+        '[kafka.client]\n"security.protocol" = "SASL_SSL"\n"sasl.mechanism" = "PLAIN"\n"sasl.username" = "relay"\n'
+    )
+    unread = {"CDC_OUTBOX_KAFKA_SASL_PASSWORD_FILE": "not-here"}
+    for environ in ({}, unread):
+        assert load(command, {}, environ, tmp_path).kafka.client["sasl.username"] == "relay"
+        with pytest.raises(ConfigError):
+            load("start", {}, environ, tmp_path)
+
+
 def test_options_without_effect_are_named() -> None:
     (notice,) = load_client("sasl.username=u", "ssl.ca.location=/ca", "client.id=x").notices
     assert notice.fields["options"] == "sasl.username, ssl.ca.location"
