@@ -80,7 +80,7 @@ class Topics:
             fixed = [name for name in missing if name in self.outbox.fixed]
             what = f"the cluster has no topic {some(fixed or missing)}"
             create = "\n".join(tools.create(self.tool, name) for name in missing)
-            remedy = f"{create}\nor start with --create-topics"
+            remedy = f"{create}\nor have it made: --create-topics"
             if fixed:
                 self.findings.fail("topics", f"{what}, where all rows go", remedy)
             elif self.settings.unknown_topic == "poison":

@@ -143,14 +143,17 @@ async def _asked(question: Any) -> object:
 
 def _silent() -> KafkaUnavailable:
     return KafkaUnavailable(
-        "no Kafka broker says which topics there are", next="check that the brokers run; the relay goes on by itself when they do"
+        "no Kafka broker says which topics there are",
+        next="check that the brokers run; the relay goes on by itself when they do",
     )
 
 
 def missing(topic: str, settings: KafkaSettings) -> TopicMissing:
     """The error for a topic that the cluster doesn't have."""
     create = tool.create(tool.address(settings), topic)
-    return TopicMissing(f"the cluster has no topic {topic}", next=f"{create}; or start with --create-topics")
+    return TopicMissing(
+        f"the cluster has no topic {topic}", next=f"{create}; or have it made: --create-topics"
+    )
 
 
 def changed(topic: str, before: int, now: int, settings: KafkaSettings) -> CdcOutboxError:

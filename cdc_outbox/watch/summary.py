@@ -111,7 +111,9 @@ def _doing(by_name: dict[str, Check], sample: Sample, forecast: Forecast, delive
         return f"{delivery.state}{reason}"
     late = by_name["oldest_unacknowledged"].status in (Level.WARNING, Level.CRITICAL)
     if forecast.caught_up is Outlook.NOW and not late:
-        return "active, caught up"
+        # An event that is stuck is no more than this, and only its relay knows of it.
+        rest = sample.unconfirmed if delivery.state is None else 0
+        return f"active, caught up but for {words.size(rest)}" if rest else "active, caught up"
     waiting = f"active, {words.size(sample.unconfirmed or 0)} not confirmed"
     if late:
         return waiting

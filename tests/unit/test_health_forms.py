@@ -76,6 +76,16 @@ def test_text_of_a_healthy_slot_has_no_next_step() -> None:
     assert not any("next step" in each for each in lines)
 
 
+def test_a_relay_that_is_not_asked_is_not_praised() -> None:
+    """What is stuck may be the little that isn't confirmed: only the relay knows."""
+    reader = Holder(4711, "relay", "cdc-outbox/outbox_slot", None, None)
+    behind = at(1, written=MIB, confirmed=MIB - 700, active=True)
+    health = judged(at(0, written=0, active=True), replace(behind, holder=reader))
+    lines = text(health).splitlines()
+    assert "active, caught up but for 0.7 KiB;" in lines[0]
+    assert "relay doesn't answer here: name its address with --http" in lines[2]
+
+
 def test_text_has_colour_only_where_it_is_wanted() -> None:
     assert headline(page(), colour=True).startswith("outbox_slot  \x1b[31;1mCRITICAL\x1b[0m  inactive")
     assert "\x1b" not in text(page())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox.watch import words
 from cdc_outbox.watch.forecast import Outlook
 from cdc_outbox.watch.health import Level
+from cdc_outbox.watch.subject import APPLICATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,8 @@ def _delivery(health: Health, sample: Sample) -> str:
     if delivery.state is not None:
         reason = f" ({delivery.reason})" if delivery.reason else ""
         parts.append(f"relay {delivery.state}{reason}")
+    elif sample.holder is not None and (sample.holder.application or "").startswith(APPLICATION):
+        parts.append("its relay doesn't answer here: name its address with --http HOST:PORT")
     return ", ".join(parts)
 
 
