@@ -92,6 +92,7 @@ def test_a_table_that_only_the_publication_names_and_another_slot_may_feed_is_wa
         "select pg_create_logical_replication_slot(%s, 'pgoutput')::text", (f"{pipeline.slot}_second",)
     )
     relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
+    relay.wait_for(lambda record: "passed over" in str(record.get("what")), message="the warning")
     [warning] = noticed(pipeline, "passed over")
     assert warning.startswith('publication outbox_pub also has public."Second Outbox": rows of those')
     pipeline.sql(SQL('insert into "Second Outbox" values (1)'))

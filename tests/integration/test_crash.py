@@ -129,7 +129,7 @@ def test_rows_of_one_transaction_keep_their_places_through_kills(
 
     for seen in (1_000, rows + 3_000):
         # Slow enough to be hit in the middle: each kill finds a transaction half sent.
-        pipeline.start("--max-events-per-second", "5000")
+        pipeline.start("--max-events-per-second", "3000")
         wait_distinct(seen)
         pipeline.relay.kill()
         assert distinct() < 2 * rows
@@ -203,7 +203,7 @@ def test_a_huge_transaction_cut_in_the_middle_is_not_sent_twice(
     """Its rows up to the cut are confirmed by the broker, but not to PostgreSQL: the process remembers them."""
     rows = 20_000
     pipeline = (
-        make_pipeline(outbox.server, kafka, dbname=outbox.name, flags=["--max-events-per-second", "8000"])
+        make_pipeline(outbox.server, kafka, dbname=outbox.name, flags=["--max-events-per-second", "4000"])
         .prepare(3)
         .init()
     )

@@ -62,8 +62,8 @@ def test_delivered(
     pipeline = make_pipeline(server, kafka).prepare().init()
     pipeline.start()
     event_id = insert(pipeline, "k1")
+    eventually(lambda: find(pipeline, event_id)[0]["delivery"] == "delivered", PATIENCE, "delivered")
     (event,) = find(pipeline, event_id)
-    assert event["delivery"] == "delivered", event
     assert event["evidence"] == f"proven by the witness of slot {pipeline.slot}"
     assert event["row"]["aggregate_id"] == "k1"
     assert event["created_at"] <= event["committed_at"]

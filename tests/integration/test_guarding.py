@@ -303,6 +303,7 @@ def test_F11_merely_altered_is_reported_and_goes_on(pipeline: Pipeline) -> None:
     pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
     relay.wait_for(lambda record: "altered" in str(record.get("what")), PATIENCE, message="the incident")
     assert relay.state() == "streaming"
+    eventually(lambda: pipeline.witness()["incidents"], PATIENCE, "noted")  # which comes after the line
     assert [incident["kind"] for incident in pipeline.witness()["incidents"]] == ["altered"]
     writer.write(20)
     all_but([], writer, consumer)

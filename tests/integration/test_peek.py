@@ -339,6 +339,7 @@ def test_following_works_beside_a_relay_and_without_a_slot(
         assert process.wait() == 0
     finally:
         pipeline.close()
+    eventually(lambda: pipeline.walsender() is None, 10, "the slot free")
     place.execute("select pg_drop_replication_slot(%s)", (slot,))
     process = follow("--limit", "1")
     place.insert("b")

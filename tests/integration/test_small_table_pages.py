@@ -91,7 +91,7 @@ def test_cleaning_up_and_finding(place: Place, slot: str, launched: Callable[[Sh
     running = launched(place.shell, "cdc-outbox start --create-topics")
     place.shell.export(EVENT_ID=place.ids[0])
     running.wait(lambda: len(place.records()) == 2)
-    assert "delivered" in place.shell.run(FIND["find"]).stdout
+    eventually(lambda: "delivered" in place.shell.run(FIND["find"]).stdout, 60, "proven")
     assert f"{TOPIC}, partition 0, offset" in place.shell.run(FIND["in-topic"]).stdout
     place.shell.run(SMALL["dry-run"])
     assert place.rows() == 0

@@ -64,6 +64,11 @@ def shown(shell: Shell, name: str) -> str:
     return shell.run(f"systemctl show --value --property {name} cdc-outbox").stdout.strip()
 
 
+def journal(shell: Shell) -> str:
+    """What the unit has said so far, as far as the journal has got."""
+    return shell.run("journalctl --unit cdc-outbox --output cat").stdout
+
+
 def test_the_relay_as_a_service(
     systemd: Systemd, outbox: Database, slot: str, kafka: Kafka, aggregate_type: str, outbox_topic: str
 ) -> None:
@@ -82,9 +87,13 @@ def test_the_relay_as_a_service(
     )
     shell.run(BLOCKS["start"])
     assert shown(shell, "ActiveState") == "active"
-    said = shell.run(BLOCKS["look"]).stdout
+
+    def looked() -> str:
+        said = shell.run(BLOCKS["look"]).stdout
+        return said if '"event":"streaming"' in said else ""
+
+    said = eventually(looked, PATIENCE, "the journal has what was said until then")
     assert 'Status: "streaming"' in said
-    assert '"event":"streaming"' in said
     assert outbox.dsn not in said
 
     def insert(name: str) -> None:
@@ -110,7 +119,7 @@ def test_the_relay_as_a_service(
     shell.run(f"kill -STOP {pid}")
     insert("second")
     eventually(lambda: shown(shell, "MainPID") not in (pid, "0"), PATIENCE, "started again")
-    assert "watchdog" in shell.run("journalctl --unit cdc-outbox --output cat").stdout.lower()
+    eventually(lambda: "watchdog" in journal(shell).lower(), PATIENCE, "why")
     eventually(lambda: set(types()) == {"first", "second"}, PATIENCE, "second")
     eventually(lambda: shown(shell, "StatusText") == "streaming", PATIENCE, "streaming")
 
@@ -122,14 +131,17 @@ def test_the_relay_as_a_service(
 
     shell.run("systemctl stop cdc-outbox")
     assert shown(shell, "Result") == "success"
-    assert '"event":"stopped"' in shell.run("journalctl --unit cdc-outbox --output cat").stdout
+    eventually(lambda: '"event":"stopped"' in journal(shell), PATIENCE, "its last word")
 
     # What a person has to mend isn't started again.
     outbox.server.execute("select pg_drop_replication_slot(%s)", (slot,), dbname=outbox.name)
     assert shell.run("systemctl start cdc-outbox", code=None).returncode != 0
     assert shown(shell, "ActiveState") == "failed"
     assert shown(shell, "ExecMainStatus") == "78"
-    lines = shell.run("journalctl --unit cdc-outbox --output cat").stdout.splitlines()
-    last = [json.loads(line) for line in lines if line.startswith("{")][-1]
-    assert slot in last["error"]
-    assert last["next"]
+
+    def last() -> dict[str, str]:
+        lines = [line for line in journal(shell).splitlines() if line.startswith("{")]
+        return dict(json.loads(lines[-1]))
+
+    eventually(lambda: slot in last().get("error", ""), PATIENCE, "why")
+    assert last()["next"]
