@@ -27,7 +27,8 @@ from tests.servers.relay import run_command
 from tests.servers.security import USERS, certificates
 from tests.servers.shell import Running, Shell, blocks, path_of, shell_of_checkout
 
-BLOCKS = blocks((CHECKOUT / "docs" / "how-to" / "run-on-kubernetes.md").read_text())
+PAGE = (CHECKOUT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
+BLOCKS = blocks(PAGE)
 TOPIC = "outbox.event.order"
 
 
@@ -120,6 +121,19 @@ def test_from_the_role_to_the_removal(
     cluster.shell.run(BLOCKS["drop"])
     assert "drop role outbox_relay" in cluster.job("deploy/command").stdout
     assert server.execute("select slot_name from pg_replication_slots") == []
+
+
+def test_rows_from_before_are_published_by_another_job(cluster: Cluster, kafka: Kafka) -> None:
+    with kafka.without(TOPIC):
+        prepared(cluster, kafka.bootstrap)
+        pod = cluster.pod("Job", "deploy/init")
+        assert run_command(*pod.arguments, "--only", "table", env=pod.environment).returncode == 0
+        cluster.shell.run(BLOCKS["event"])
+        assert "backfill" in cluster.job("deploy/init", code=78).stderr
+        assert "[backfill, --yes]" in PAGE
+        cluster.shell.run(BLOCKS["drop"].replace("[drop, --yes]", "[backfill, --yes]"))
+        cluster.job("deploy/command")
+        assert [record.key for record in read_all(kafka.bootstrap, TOPIC)] == [b"42"]
 
 
 def test_with_a_secured_kafka(
