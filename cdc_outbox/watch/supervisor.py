@@ -2,10 +2,13 @@
 
 | it is told | when |
 |---|---|
-| `READY=1` | first, when the relay streams or stands by: from then on a unit of `Type=notify` is active |
+| `READY=1` | when the set-up is judged, or a server is waited for: from then on a unit of `Type=notify` is active |
 | `STATUS=` | when the state or its reason changes: `systemctl status` shows it |
 | `WATCHDOG=1` | twice in `WatchdogSec=` while the event loop turns: who misses it is killed and started again |
 | `STOPPING=1` | when the relay drains, or ends |
+
+Who starts the unit hears at once of what a person has to mend, for that ends the relay before it is ready, and waits
+for no outage: `STATUS=` says what is waited for. A set-up that can't be seen yet is judged when it can.
 
 The absence of PostgreSQL or Kafka stops no `WATCHDOG=1`, for no restart would cure it. Without `NOTIFY_SOCKET` in the
 environment nobody is told, and nothing runs. The protocol: https://www.freedesktop.org/software/systemd/man/sd_notify.html
@@ -73,7 +76,7 @@ class Supervisor:
 
     def _news(self, *, ends: bool = False) -> list[str]:
         state, lines = self._status.state, []
-        if state.ready and not self._ready:
+        if not (self._ready or ends or state in _ENDING or self._judging):
             self._ready = True
             lines.append("READY=1")
         if (ends or state in _ENDING) and not self._stopping:
@@ -85,6 +88,11 @@ class Supervisor:
             self._said = said
             lines.append(f"STATUS={said}")
         return lines
+
+    @property
+    def _judging(self) -> bool:
+        """Whether the first session looks at the set-up still: whatever it finds gives a state, a reason or the end."""
+        return self._status.state is State.CONNECTING and not self._status.reason
 
     def _tell(self, lines: list[str]) -> None:
         if not lines:

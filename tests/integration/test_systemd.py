@@ -6,16 +6,17 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT, Missing
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
 from tests.servers.relay import run_command
+from tests.servers.security import USERS, certificates
 from tests.servers.shell import FENCE, Shell, blocks
 from tests.servers.systemd import Systemd
 from tests.servers.wait import eventually
@@ -23,11 +24,12 @@ from tests.servers.wait import eventually
 UNIT = CHECKOUT / "docker" / "systemd" / "cdc-outbox.service"
 PAGE = (CHECKOUT / "docs" / "how-to" / "run-under-systemd.md").read_text()
 BLOCKS = blocks(PAGE)
+LATER = blocks((CHECKOUT / "docs" / "how-to" / "upgrade-or-remove.md").read_text())
 PATIENCE = 60
 
 
 def test_each_block_is_run_or_says_why_not() -> None:
-    assert list(BLOCKS) == ["settings", "start", "look", "http"]
+    assert list(BLOCKS) == ["settings", "check", "start", "look", "http", "kafka"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS) + PAGE.count("<!-- not run: ")
 
 
@@ -69,24 +71,44 @@ def journal(shell: Shell) -> str:
     return shell.run("journalctl --unit cdc-outbox --output cat").stdout
 
 
+def configured(shell: Shell, slot: str, port: int) -> None:
+    """The settings of the page, and what only a test needs, for service and root: a slot, a port, an interpreter from
+    elsewhere, a watchdog and a drain that needn't be waited for.
+    """
+    shell.run(BLOCKS["settings"])
+    variables = (
+        f"CDC_OUTBOX_SLOT={slot} CDC_OUTBOX_HTTP=127.0.0.1:{port} CDC_OUTBOX_LIMITS_DRAIN=2s "
+        "LD_LIBRARY_PATH=/opt/cdc-outbox/python/lib"
+    )
+    shell.run(
+        "install -d /etc/systemd/system/cdc-outbox.service.d\n"
+        "cat > /etc/systemd/system/cdc-outbox.service.d/a-test.conf <<END\n[Service]\n"
+        f"Environment={variables}\nWatchdogSec=4s\nEND\n"
+        f"export {variables}\n"
+    )
+
+
+def insert(outbox: Database, aggregate_type: str, name: str) -> None:
+    outbox.server.execute(
+        "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, '1', %s)",
+        (aggregate_type, name),
+        dbname=outbox.name,
+    )
+
+
 def test_the_relay_as_a_service(
     systemd: Systemd, outbox: Database, slot: str, kafka: Kafka, aggregate_type: str, outbox_topic: str
 ) -> None:
     done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": outbox.dsn})
     assert done.returncode == 0, done.stderr
-    kafka.create_topic(outbox_topic)
     port = free_port()
     shell = systemd.shell(RELAY_DSN=outbox.dsn, KAFKA=kafka.bootstrap)
-    shell.run(BLOCKS["settings"])
-    # What only this test needs: a slot, a port, an interpreter from elsewhere, a watchdog that it needn't wait for.
-    shell.run(
-        "install -d /etc/systemd/system/cdc-outbox.service.d\n"
-        "cat > /etc/systemd/system/cdc-outbox.service.d/a-test.conf <<END\n[Service]\n"
-        f"Environment=CDC_OUTBOX_SLOT={slot} CDC_OUTBOX_HTTP=127.0.0.1:{port}\n"
-        "Environment=LD_LIBRARY_PATH=/opt/cdc-outbox/python/lib\nWatchdogSec=4s\nEND\n"
-    )
+    configured(shell, slot, port)
+    insert(outbox, aggregate_type, "first")  # README's event, whose topic isn't there yet
+    shell.run(BLOCKS["check"])
     shell.run(BLOCKS["start"])
     assert shown(shell, "ActiveState") == "active"
+    eventually(lambda: shown(shell, "StatusText") == "streaming", PATIENCE, "streaming")
 
     def looked() -> str:
         said = shell.run(BLOCKS["look"]).stdout
@@ -94,20 +116,14 @@ def test_the_relay_as_a_service(
 
     said = eventually(looked, PATIENCE, "the journal has what was said until then")
     assert 'Status: "streaming"' in said
+    assert f"{slot}  OK" in said
     assert outbox.dsn not in said
-
-    def insert(name: str) -> None:
-        outbox.server.execute(
-            "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, '1', %s)",
-            (aggregate_type, name),
-            dbname=outbox.name,
-        )
 
     def types() -> list[str | None]:
         return [record.header("type") for record in read_all(kafka.bootstrap, outbox_topic)]
 
-    insert("first")
     eventually(lambda: types() == ["first"], PATIENCE, said)
+    assert kafka.topics()[outbox_topic] == 12
 
     # Nobody else than root and the service reads the secret, and the service is nobody.
     pid = shown(shell, "MainPID")
@@ -117,17 +133,29 @@ def test_the_relay_as_a_service(
 
     # A loop that stands still is killed and started again, and loses nothing.
     shell.run(f"kill -STOP {pid}")
-    insert("second")
+    insert(outbox, aggregate_type, "second")
     eventually(lambda: shown(shell, "MainPID") not in (pid, "0"), PATIENCE, "started again")
     eventually(lambda: "watchdog" in journal(shell).lower(), PATIENCE, "why")
     eventually(lambda: set(types()) == {"first", "second"}, PATIENCE, "second")
     eventually(lambda: shown(shell, "StatusText") == "streaming", PATIENCE, "streaming")
 
+    # From here on the port is the one of the settings.
+    shell.run(
+        f"sed -i 's/CDC_OUTBOX_HTTP=127.0.0.1:{port} //' /etc/systemd/system/cdc-outbox.service.d/a-test.conf\n"
+        "unset CDC_OUTBOX_HTTP"
+    )
     shell.run(BLOCKS["http"].replace("0.0.0.0:9464", f"0.0.0.0:{port}"))
     address = f"http://127.0.0.1:{port}/status"
     ask = f"curl --silent --output /dev/null --write-out '%{{http_code}}' {address}"
     assert shell.run(ask).stdout == "401"
     assert shell.run(f'{ask} --header "Authorization: Bearer $(cat /etc/cdc-outbox/token)"').stdout == "200"
+    assert "the relay that runs here is " in shell.run("cdc-outbox doctor").stdout
+
+    # An upgrade, by the commands of its page; its `pip` is run in test_upgrade_or_remove_page.py.
+    before = shown(shell, "MainPID")
+    shell.run("\n".join(line for line in LATER["systemd"].splitlines() if "/pip " not in line))
+    assert shown(shell, "ActiveState") == "active"
+    assert shown(shell, "MainPID") != before
 
     shell.run("systemctl stop cdc-outbox")
     assert shown(shell, "Result") == "success"
@@ -145,3 +173,72 @@ def test_the_relay_as_a_service(
 
     eventually(lambda: slot in last().get("error", ""), PATIENCE, "why")
     assert last()["next"]
+
+    # And a removal; what the test has mounted can't be removed.
+    shell.run(LATER["systemd-remove"].replace(" /opt/cdc-outbox", ""))
+    assert shown(shell, "LoadState") == "not-found"
+
+
+def test_who_starts_it_waits_for_no_outage(
+    systemd: Systemd,
+    outbox: Database,
+    slot: str,
+    make_kafka: Callable[..., KafkaBroker],
+    aggregate_type: str,
+    outbox_topic: str,
+) -> None:
+    """With a Kafka that wants a password, and is away for as long as the commands run."""
+    done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": outbox.dsn})
+    assert done.returncode == 0, done.stderr
+    broker = make_kafka(secure=True)
+    broker.create_topic(outbox_topic)
+    broker.allow("relay", "write", outbox_topic)
+    port = free_port()
+    shell = systemd.shell(RELAY_DSN=outbox.dsn, KAFKA=broker.address("SASL_SSL"))
+    configured(shell, slot, port)
+    (shell.home / "ca.pem").write_bytes((certificates() / "ca.pem").read_bytes())
+    (shell.home / "kafka-password").write_text(USERS["relay"])
+    shell.run(f"cd {shell.home}\n{BLOCKS['kafka']}")
+    shell.run(BLOCKS["check"])
+
+    def status() -> str:
+        return shown(shell, "StatusText")
+
+    broker.stop()
+    shell.run(BLOCKS["start"])
+    assert shown(shell, "ActiveState") == "active"
+    eventually(lambda: status().startswith("held: no Kafka broker can be used"), PATIENCE, status)
+    shell.run("systemctl restart cdc-outbox")
+    assert shown(shell, "ActiveState") == "active"
+    eventually(lambda: status().startswith("held: no Kafka broker can be used"), PATIENCE, status)
+
+    broker.start()
+    eventually(lambda: status() == "streaming", PATIENCE, status)
+
+    # A stop with an event in flight can't end well, and loses nothing.
+    broker.stop()
+    insert(outbox, aggregate_type, "waiting")
+    read = f"curl --silent http://127.0.0.1:{port}/status"
+    eventually(
+        lambda: json.loads(shell.run(read).stdout)["inflight"]["events"] == 1,
+        PATIENCE,
+        "the event is in flight",
+    )
+    shell.run("systemctl stop cdc-outbox")
+    assert shown(shell, "ActiveState") == "failed"
+    assert shown(shell, "ExecMainStatus") == "1"
+    broker.start()
+    shell.run("systemctl start cdc-outbox")
+    eventually(
+        lambda: [each.header("type") for each in read_all(broker.bootstrap, outbox_topic)] == ["waiting"],
+        PATIENCE,
+        status,
+    )
+    assert f"{slot}  OK" in shell.run("cdc-outbox health").stdout
+    assert USERS["relay"] not in journal(shell)
+
+    # A PostgreSQL that is away is waited for as well.
+    shell.run(f"echo postgresql://127.0.0.1:{free_port()}/app > /etc/cdc-outbox/dsn")
+    shell.run("systemctl restart cdc-outbox")
+    assert shown(shell, "ActiveState") == "active"
+    assert status().startswith("connecting: ")

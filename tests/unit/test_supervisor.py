@@ -72,19 +72,16 @@ async def told(status: Status, **environment: str) -> AsyncIterator[asyncio.Task
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_it_is_ready_when_it_does_its_duty_and_says_how_it_is(systemd: Systemd) -> None:
+def test_it_is_ready_once_its_set_up_is_judged_and_says_how_it_is(systemd: Systemd) -> None:
     status = Status("outbox_slot")
 
     async def life() -> None:
-        status.change(State.CONNECTING, f"no answer to\nthe password {SECRET}")
         async with told(status, NOTIFY_SOCKET=systemd.address):
-            assert await systemd.hears("STATUS=connecting: no answer to the password ***") == [
-                "STATUS=connecting: no answer to the password ***"
-            ]
-            status.change(State.STANDBY, "walsender 7 streams from the slot")
-            assert await systemd.hears("STATUS=standby: walsender 7 streams from the slot") == [
+            assert await systemd.hears("STATUS=connecting") == ["STATUS=connecting"]
+            status.change(State.STANDBY, f"walsender 7 has the\npassword {SECRET}")
+            assert await systemd.hears("STATUS=standby: walsender 7 has the password ***") == [
                 "READY=1",
-                "STATUS=standby: walsender 7 streams from the slot",
+                "STATUS=standby: walsender 7 has the password ***",
             ]
             status.change(State.STREAMING)
             assert await systemd.hears("STATUS=streaming") == ["STATUS=streaming"]
@@ -92,6 +89,42 @@ def test_it_is_ready_when_it_does_its_duty_and_says_how_it_is(systemd: Systemd) 
             assert await systemd.hears("STATUS=draining") == ["STOPPING=1", "STATUS=draining"]
             status.change(State.STOPPED)
         assert systemd.heard() == ["STATUS=stopped"]
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (State.CONNECTING, "nothing listens at db:5432"),
+        (State.HELD, "no Kafka broker can be used"),
+        (State.HELD, "the cluster has no topic orders"),
+        (State.BLOCKED, "event 1 can't be published"),
+        (State.STREAMING, ""),
+    ],
+)
+def test_whoever_starts_it_waits_for_no_outage(systemd: Systemd, state: State, reason: str) -> None:
+    status = Status("outbox_slot")
+    said = f"STATUS={state.value}: {reason}" if reason else f"STATUS={state.value}"
+
+    async def life() -> None:
+        async with told(status, NOTIFY_SOCKET=systemd.address):
+            await systemd.hears("STATUS=connecting")
+            status.change(state, reason)
+            assert await systemd.hears(said) == ["READY=1", said]
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("state", [State.CONNECTING, State.DRAINING, State.STOPPED])
+def test_one_that_ends_before_was_never_ready(systemd: Systemd, state: State) -> None:
+    status = Status("outbox_slot")
+
+    async def life() -> None:
+        async with told(status, NOTIFY_SOCKET=systemd.address):
+            await systemd.hears("STATUS=connecting")
+            status.change(state, "another word")
+        assert systemd.heard() == ["STOPPING=1", f"STATUS={state.value}: another word"]
 
     asyncio.run(life())
 
