@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 import yaml
@@ -23,13 +25,15 @@ from tests.servers.wait import eventually
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "run-in-containers.md").read_text()
 BLOCKS = blocks(PAGE)
+UPGRADE = blocks((CHECKOUT / "docs" / "how-to" / "upgrade-or-remove.md").read_text())
 MB = 1_000_000
 IMAGE = "cdc-outbox"
 PATIENCE = 90
 
 
 def test_each_block_is_run() -> None:
-    assert list(BLOCKS) == ["build", "secrets", "up", "event", "consume", "look", "down", "alone"]
+    everything = ["build", "secrets", "up", "event", "consume", "look", "own", "poison", "down"]
+    assert list(BLOCKS) == [*everything, "files", "init", "alone", "alone-look"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS)
 
 
@@ -57,7 +61,12 @@ def test_the_image_and_all_that_is_around_it(engine: Engine, tmp_path: Path) -> 
     another_one_knows_amazon(engine)
     compose_builds_the_same_image(engine)
     the_whole_file_is_one(engine)
-    compose_up_and_an_event_flows(engine, tmp_path)
+    place = around(engine, tmp_path)
+    compose_up_and_an_event_flows(engine, place)
+    a_table_and_topics_of_ones_own(place)
+    place.run(BLOCKS["down"])
+    assert engine.docker("ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project") == ""
+    assert engine.docker("volume", "ls", "--quiet") == ""
 
 
 def the_image_is_small_and_holds_nothing_else(engine: Engine) -> None:
@@ -131,12 +140,17 @@ def around(engine: Engine, tmp_path: Path) -> Shell:
     return engine.shell(tmp_path, KAFKA="kafka:9092")
 
 
-def compose_up_and_an_event_flows(engine: Engine, tmp_path: Path) -> None:
-    place = around(engine, tmp_path)
+def compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
     place.run(BLOCKS["secrets"])
     place.run(BLOCKS["up"])
     place.run(BLOCKS["event"])
     assert place.run(BLOCKS["consume"]).stdout == '{"total": 12.5}\n'
+    # An upgrade over the volumes that are there: the same secrets, and nothing is refused.
+    place.run(BLOCKS["secrets"])
+    build, up = UPGRADE["compose"].splitlines()
+    engine.shell(CHECKOUT).run(build)
+    place.run(up)
+    assert partitions(place)["outbox.event.order"] == 12
 
     def looked() -> str:
         said = place.run(BLOCKS["look"], code=None)
@@ -151,15 +165,24 @@ def compose_up_and_an_event_flows(engine: Engine, tmp_path: Path) -> None:
     rules = place.run("curl --silent http://127.0.0.1:9090/api/v1/rules").stdout
     assert '"name":"RelayDown"' in rules
 
-    # The second one, by the page's command, where the network and the patience are this test's.
-    network = "--network cdc-outbox_default --health-interval 1s"
-    place.run(BLOCKS["alone"].replace("docker run", f"docker run {network}"))
+    # The second one, by the page's commands, where network, port and patience are this test's.
+    passwords = {name: place.run(f"cat docker/secrets/{name}_password").stdout for name in ("owner", "relay")}
+    place.export(
+        OWNER_DSN=f"postgresql://postgres:{passwords['owner'].strip()}@postgres/app",
+        RELAY_DSN=f"postgresql://outbox_relay:{passwords['relay'].strip()}@postgres/app",
+    )
+    place.run(BLOCKS["files"])
+    network = "docker run --network cdc-outbox_default"
+    assert "existed" in place.run(BLOCKS["init"].replace("docker run", network)).stdout
+    alone = BLOCKS["alone"].replace("docker run", f"{network} --health-interval 1s")
+    place.run(alone.replace("127.0.0.1:9464:", "127.0.0.1:9465:"))
 
     def health() -> str:
         return place.run("docker inspect --format '{{.State.Health.Status}}' relay").stdout.strip()
 
     eventually(lambda: health() == "healthy", PATIENCE, lambda: engine.docker("inspect", "relay"))
     eventually(lambda: '"state":"standby"' in place.run("docker logs relay 2>&1").stdout, PATIENCE, "standby")
+    assert '"status":"ok"' in place.run(BLOCKS["alone-look"].replace(":9464", ":9465")).stdout
     logs = place.run(
         "docker compose --file docker/compose.yaml logs --no-color; docker logs relay 2>&1"
     ).stdout
@@ -172,8 +195,40 @@ def compose_up_and_an_event_flows(engine: Engine, tmp_path: Path) -> None:
     )
     place.run("docker rm --force relay")
     place.run(BLOCKS["down"])
-    assert engine.docker("ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project") == ""
-    assert engine.docker("volume", "ls", "--quiet") == ""
+
+
+def a_table_and_topics_of_ones_own(place: Shell) -> None:
+    """With the secrets of before, as everything is thrown away but them; read and written from the engine's machine."""
+    place.run(BLOCKS["own"])
+    owner = 'PGPASSWORD="$(cat docker/secrets/owner_password)" psql --host 127.0.0.1 --username postgres app -q -c'
+
+    def insert(kind: str) -> None:
+        event = f"""insert into shop.events (event_type, payload) values ('{kind}', '{{"order_id": 7}}')"""
+        place.run(f"{owner} {quote(event)}")
+
+    def arrived(topic: str) -> list[str]:
+        return [name for name in partitions(place) if name == topic]
+
+    insert("Placed")
+    eventually(lambda: arrived("shop.Placed"), PATIENCE, "the topic of one's own")
+    assert partitions(place)["shop.Placed"] == 6
+    insert("an illegal name")
+    state = "curl --silent http://127.0.0.1:9464/readyz"
+    eventually(lambda: "blocked" in place.run(state).stdout, PATIENCE, lambda: place.run(state).stdout)
+    place.run(BLOCKS["poison"])
+    assert arrived("outbox.event.unsorted")
+    eventually(lambda: "streaming" in place.run(state, code=None).stdout, PATIENCE, "it streams again")
+
+
+def partitions(place: Shell) -> dict[str, int]:
+    """The topics of compose's Kafka and their partitions, as a client on the engine's machine is told."""
+    script = (
+        "import json; from confluent_kafka.admin import AdminClient\n"
+        "found = AdminClient({'bootstrap.servers': '127.0.0.1:9094'}).list_topics(timeout=20).topics\n"
+        "print(json.dumps({name: len(topic.partitions) for name, topic in found.items()}))"
+    )
+    found: dict[str, int] = json.loads(place.run(f"{quote(sys.executable)} -c {quote(script)}").stdout)
+    return found
 
 
 def compose_builds_the_same_image(engine: Engine) -> None:
