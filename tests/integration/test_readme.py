@@ -1,7 +1,7 @@
 """Every command of the README, run as it stands there, with real servers.
 
 A fenced block of commands is marked `<!-- run: NAME -->`, and each name has its test here; a block without a mark, or
-with a name that has no test, fails. `install` to `start` are one reader's shell, with the four variables that the
+with a name that has no test, fails. `server` to `start` are one reader's shell, with the three variables that the
 README names, in an empty virtual environment and a copy of the checkout.
 """
 
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.xdist_group("readme")
 README = (CHECKOUT / "README.md").read_text()
 ORDER = [
     "make",
+    "server",
     "install",
     "set-up",
     "look",
@@ -91,7 +92,7 @@ def after_set_up(shell: Shell, app: PostgresServer) -> PostgresServer:
     """The server `app`, and the shell as the first steps leave it: with the role made, and its DSN for the relay."""
     password = secrets.token_hex(8)
     owner, relay = app.dsn("app"), app.dsn("app", user="outbox_relay", password=password)
-    shell.export(OWNER_DSN=owner, RELAY_DSN=relay, RELAY_PASSWORD=password)
+    shell.export(OWNER_DSN=owner, RELAY_DSN=relay)
     app.execute(SQL("create role outbox_relay login replication password {}").format(Literal(password)))
     shell.export(CDC_OUTBOX_DSN=relay)
     return app
@@ -135,7 +136,11 @@ def test_the_first_event_in_production(
     owner = server.create_database("app")
     password = secrets.token_hex(8)
     relay = server.dsn("app", user="outbox_relay", password=password)
-    shell.export(OWNER_DSN=owner, RELAY_DSN=relay, RELAY_PASSWORD=password, KAFKA=kafka.bootstrap)
+    shell.export(OWNER_DSN=owner, RELAY_DSN=relay, KAFKA=kafka.bootstrap)
+    shell.run(BLOCKS["server"])
+    server.restart()
+    said = dict(server.execute("select name, setting from pg_settings where sourcefile like '%auto.conf'"))
+    assert said == {"wal_level": "logical", "max_slot_wal_keep_size": "20480"}
     consumer = make_consumer(kafka.bootstrap, free_topic)
 
     def arrived() -> list[tuple[bytes | None, bytes | None, list[str]]]:
@@ -146,10 +151,9 @@ def test_the_first_event_in_production(
             if record.id in ours
         ]
 
-    done = shell.run(BLOCKS["set-up"])
+    done = shell.run(BLOCKS["set-up"], typed=f"{password}\n" * 2)
     assert "create table if not exists" in done.stdout
     assert 'slot "outbox_slot" stands at ' in done.stdout
-    assert done.stdout.endswith("ALTER ROLE\n")
 
     shown = shell.run(BLOCKS["look"]).stdout
     for expected in (free_topic, "42", "OrderPlaced", '{"total": 12.5}'):
@@ -237,29 +241,38 @@ def test_leaving_a_polling_relay(
         assert running.terminate() == 0
 
 
+@pytest.fixture
+def own_settings(shell: Shell) -> Iterator[None]:
+    """The README's file, in the directory of the shell."""
+    file = shell.home / "cdc-outbox.toml"
+    file.write_text(BLOCKS["own-table"])
+    yield
+    file.unlink()
+
+
+@pytest.mark.usefixtures("own_settings")
 def test_a_table_of_ones_own(
-    shell: Shell,
-    launch: Callable[[str], Running],
-    after_set_up: PostgresServer,
-    kafka: Kafka,
-    make_consumer: Callable[..., Consumer],
-):
+    shell: Shell, launch: Callable[[str], Running], app: PostgresServer, kafka: Kafka
+) -> None:
+    """The steps, as the README has them, with the file that it names."""
+    password = secrets.token_hex(8)
+    relay = app.dsn("app", user="outbox_relay", password=password)
+    shell.export(OWNER_DSN=app.dsn("app"), RELAY_DSN=relay, KAFKA=kafka.bootstrap)
     kind = f"Placed{secrets.token_hex(4)}"
-    with after_set_up.connect("app") as connection:
+    with app.connect("app") as connection:
         connection.execute("create schema shop")
         connection.execute(
             "create table shop.events (id bigserial primary key, event_type text, body json, noted_by text)"
         )
-    kafka.create_topic(f"shop.{kind}", 3)
-    consumer = make_consumer(kafka.bootstrap, f"shop.{kind}")
-    running = launch(BLOCKS["own-table"])
-    running.wait(lambda: after_set_up.value("select bool_or(active) from pg_replication_slots"))
-    with after_set_up.connect("app") as connection:
+        shell.run(BLOCKS["set-up"].replace(" --create-table", ""), typed=f"{password}\n" * 2)
         connection.execute(
             "insert into shop.events (event_type, body) values (%s, %s)", (kind, '{"order_id":  7}')
         )
-    running.wait(lambda: consumer.records)
-    (record,) = consumer.records
-    assert (record.key, record.value) == (b"7", b'{"order_id":  7}')
-    assert record.headers == (("id", b"1"), ("type", kind.encode()))
-    assert running.terminate() == 0
+    assert kind in shell.run(BLOCKS["look"].partition("\n")[2].partition("\n")[2]).stdout
+    running = launch(BLOCKS["start"])
+    with kafka.without(f"shop.{kind}"):
+        running.wait(lambda: f"shop.{kind}" in kafka.topics() and read_all(kafka.bootstrap, f"shop.{kind}"))
+        (record,) = read_all(kafka.bootstrap, f"shop.{kind}")
+        assert (record.key, record.value) == (b"7", b'{"order_id":  7}')
+        assert record.headers == (("id", b"1"), ("type", kind.encode()))
+        assert running.terminate() == 0

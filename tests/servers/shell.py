@@ -62,11 +62,17 @@ class Shell:
         script = f"cd {quote(str(self._place))}; [[ ! -e {kept} ]] || . {kept}\n{commands}"
         return [*self._within, "bash", "-euo", "pipefail", "-c", script]
 
-    def run(self, commands: str, *, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """Run commands to their end, which has to be `code`; None for any."""
+    def run(
+        self, commands: str, *, code: int | None = 0, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run commands to their end, which has to be `code`; None for any.
+
+        They have no terminal, so who asks for a password there gets what was `typed`.
+        """
         done = subprocess.run(
             self._script(f"{commands}\nexport -p > {quote(str(self._kept))}"),
-            stdin=subprocess.DEVNULL,
+            input=typed,
+            start_new_session=True,
             capture_output=True,
             text=True,
             env=self.environment,
