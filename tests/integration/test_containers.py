@@ -52,7 +52,7 @@ def engine() -> Iterator[Engine]:
         running.close()
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(700)
 def test_the_image_and_all_that_is_around_it(engine: Engine, tmp_path: Path) -> None:
     """One test for one engine: a second one, beside it, would make all images again."""
     engine.shell(CHECKOUT).run(BLOCKS["build"])
