@@ -120,7 +120,6 @@ def test_rotating_the_password(
     shell.export(
         CDC_OUTBOX_DSN="",
         CDC_OUTBOX_DSN_FILE=str(file),
-        NEW_PASSWORD=new,
         NEW_DSN=role(new),
         CDC_OUTBOX_HTTP_TOKEN_FILE=str(token),
     )
@@ -142,7 +141,7 @@ def test_rotating_the_password(
     assert token.read_text() != "old-token"
     eventually(lambda: answered() == "200", 10, "the new token counts")
 
-    shell.run(ROTATE["password"])
+    shell.run(ROTATE["password"], typed=f"{new}\n" * 2)
     shell.run(ROTATE["file"])
     assert file.stat().st_mode & 0o777 == 0o600
     shell.export(CDC_OUTBOX_HTTP=f"127.0.0.1:{free_port()}")
