@@ -128,12 +128,11 @@ class Scene:
     def _shell(self) -> Shell:
         home = directory("team-")
         (home / "docs").symlink_to(CHECKOUT / "docs")
-        password = secrets.token_hex(8)
+        self.password = secrets.token_hex(8)
         environment = {
             "PATH": path_of(Path(sys.prefix)),
             "OWNER_DSN": self.dsn,
-            "RELAY_DSN": self.server.dsn("app", user="outbox_relay", password=password),
-            "RELAY_PASSWORD": password,
+            "RELAY_DSN": self.server.dsn("app", user="outbox_relay", password=self.password),
             "KAFKA": self.kafka.bootstrap,
             "OLD_RELAY": str(self.old.pid),
             "TABLE": self.table.letter,
@@ -146,12 +145,12 @@ class Scene:
         return Shell(home, clean_environment(environment))
 
     def run(
-        self, block: str, *, code: int | None = 0, page: Mapping[str, str] = LEAVE
+        self, block: str, *, code: int | None = 0, page: Mapping[str, str] = LEAVE, typed: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run one block of a document; the exit code has to be `code`, None for any."""
+        """Run one block of a document; the exit code has to be `code`, None for any. `typed`: at a terminal."""
         began = time.monotonic()
         try:
-            return self.shell.run(page[block], code=code)
+            return self.shell.run(page[block], code=code, typed=typed)
         except subprocess.TimeoutExpired:
             log = "" if self.ours is None else self.ours.log.read_text()
             raise AssertionError(f"{block} doesn't end; our relay said:\n{log}") from None

@@ -17,7 +17,7 @@ def prepare(scene: Scene) -> None:
     scene.run("settings")
     if scene.table.partitioner == "consistent_random":
         scene.run("partitioner")
-    scene.run("prepare")
+    scene.run("prepare", typed=f"{scene.password}\n" * 2)
 
 
 def begin(scene: Scene, *, events: int) -> None:
@@ -90,7 +90,7 @@ def retreat(scene: Scene) -> None:
     scene.run("retreat")
     assert not scene.slots()
     scene.poll_on()
-    scene.run("prepare")
+    scene.run("prepare", typed=f"{scene.password}\n" * 2)
 
 
 def _backfill_of(scene: Scene, *, kill_old: bool) -> str:
