@@ -218,13 +218,11 @@ class _Text(_Formatter):
         document = self.document(record)
         ts, level, event = document.pop("ts"), str(document.pop("level")), document.pop("event")
         traceback = document.pop("exception", None) if self._debug else None
+        if "error" in document and "next" in document:
+            return f"error: {document['error']}\nnext: {document['next']}"  # as the command line says them
         shown = f"{level:7}"
         if level in _COLOURS and coloured(sys.stderr):
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
-        if "error" in document and "next" in document:
-            # As the command line says what it ends by; what goes on says that it does.
-            first = "error" if level == "error" else f"{ts} {shown} {event}"
-            return f"{first}: {document['error']}\nnext: {document['next']}"
         fields = {name: value for name, value in document.items() if not isinstance(value, dict)}
         words = [f"{ts} {shown} {event}", *(f"{name}={_word(value)}" for name, value in fields.items())]
         lines = ["  ".join((words[0], " ".join(words[1:]))).rstrip(), *_below(document)]

@@ -234,7 +234,8 @@ class Passage:
         now, text = time.monotonic(), str(error)
         if now - self._said.get(text, -SAY_AGAIN) >= SAY_AGAIN:
             self._said[text] = now
-            _log.warning("waiting", error=text, next=error.next)
+            goes_on = "" if "goes on" in error.next else "; until then it waits, and goes on by itself"
+            _log.warning("waiting", error=text, next=error.next + goes_on)
 
     async def prepare(self, publisher: KafkaPublisher, topic: str) -> TopicMissing | None:
         """Wait until the bus can take rows for a topic; why a row of it is poison, where the settings have it so."""

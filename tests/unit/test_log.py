@@ -312,13 +312,3 @@ thread.join()
     assert (finaliser["logger"], finaliser["level"]) == ("python", "warning")
     assert "in a finaliser" in finaliser["exception"]
     assert thread["exception"] == "ZeroDivisionError: division by zero"
-
-
-def test_what_goes_on_says_so_and_what_ends_says_error(capsys: pytest.CaptureFixture[str]) -> None:
-    log.set_up("info", "text")
-    logger = log.get("cdc_outbox.relay")
-    logger.warning("waiting", error="no broker answers", next="check that the brokers run")
-    logger.error("blocked", error="no key", next="see the page")
-    first, *rest = capsys.readouterr().err.splitlines()
-    assert first.endswith("warning waiting: no broker answers")
-    assert rest == ["next: check that the brokers run", "error: no key", "next: see the page"]
