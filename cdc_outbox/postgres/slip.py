@@ -48,9 +48,10 @@ async def table(conn: Connection, wanted: TableName) -> TableName | None:
     """The table that a name which finds nothing was most likely meant to be, first of all one of other case."""
     rows = await execute(conn, _TABLES, (wanted.name,))
     known = {f"{schema}.{name}": TableName(str(schema), str(name)) for schema, name in rows}
+    text = f"{wanted.schema}.{wanted.name}"
+    known.pop(text, None)  # somebody has made it meanwhile
     if not known:
         return None
-    text = f"{wanted.schema}.{wanted.name}"
     near = nearest(text, known)
     return known[near] if likeness(text.lower(), near) >= ALIKE else None
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import LiteralString
 
 import pytest
 
+from cdc_outbox.event import TableName
+from cdc_outbox.postgres import slip
+from cdc_outbox.postgres.connection import connect_control
+from cdc_outbox.settings import load
 from tests.integration.initial import ALL_VERSIONS, ROW, Set, open_transaction, place
 from tests.servers.relay import clean_environment
 
@@ -129,3 +135,16 @@ def test_several_at_once_make_one_set(place: Set) -> None:
     assert sorted(slot) == ["created", "existed", "existed", "existed"]
     assert len({each["slot"]["lsn"] for each in documents}) == 1
     assert place.slots() == [place.slot]
+
+
+def test_a_table_that_another_has_made_meanwhile_is_no_slip(place: Set) -> None:
+    """Who finds no table looks for a name that was meant, and by then there may be the very one."""
+    settings = load("init", {"dsn": place.dsn}, {}, Path("/nonexistent"))
+    (table,) = settings.outbox.tables
+
+    async def meant() -> TableName | None:
+        async with await connect_control(settings.postgres, application_name="test") as conn:
+            return await slip.table(conn, table)
+
+    place.execute("create table outbox (id int)")
+    assert asyncio.run(meant()) is None
