@@ -14,7 +14,7 @@ from cdc_outbox.cli import main
 
 
 @asynccontextmanager
-async def watching(*_: object) -> AsyncIterator[None]:
+async def watching(*_: object, **__: object) -> AsyncIterator[None]:
     """In the place of the watch."""
     yield
 

@@ -228,7 +228,15 @@ def test_who_starts_it_waits_for_no_outage(
     assert shown(shell, "ActiveState") == "failed"
     assert shown(shell, "ExecMainStatus") == "1"
     broker.start()
-    shell.run("systemctl start cdc-outbox")
+
+    def started() -> bool:
+        """A broker that has just begun may refuse whom it will know in a moment."""
+        done = shell.run("systemctl start cdc-outbox", code=None)
+        if done.returncode:
+            print(journal(shell)[-2000:])
+        return not done.returncode
+
+    eventually(started, PATIENCE, status)
     eventually(
         lambda: [each.header("type") for each in read_all(broker.bootstrap, outbox_topic)] == ["waiting"],
         PATIENCE,
