@@ -39,7 +39,7 @@ def backfill_held(step: str) -> None:
     file = Path(name)
     file.touch()
     while file.exists():
-        time.sleep(_LOOK)  # the blow itself: whoever tests removes the file
+        time.sleep(_LOOK)  # on purpose the whole process, event loop included: it is to be killed here
 
 
 def blocked_for() -> float | None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from cdc_outbox.settings import KafkaSettings
 
 UNCOVERED: Final = NotImplementedError
-"""What the client raises for a request of which both sides know no version: the broker is too old, or too new."""
+"""aiokafka raises this built-in where it and the broker know no version of a request in common: the broker is too old,
+or too new. Nothing of ours is unfinished here; the name is for those who catch it."""
 
 _CERTIFICATE_REMEDIES: Final = {
     10: "have the broker's certificate renewed",

@@ -89,7 +89,7 @@ def _watched(process: RelayProcess) -> tuple[int, float, int]:
         with suppress(OSError, IndexError):
             peak, used = memory(process.pid), cpu_seconds(process.pid)
             spool = max(spool, _spooled(process.pid))
-        time.sleep(0.1)  # a process tells nobody what it holds
+        time.sleep(0.1)  # /proc is sampled: it has no event to wait for, and is gone with the process
     return peak, used, spool
 
 

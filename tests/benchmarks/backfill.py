@@ -105,5 +105,5 @@ def _watched(process: RelayProcess) -> tuple[int, float]:
     while process.running and time.monotonic() < deadline:
         with suppress(OSError, IndexError):
             peak, used = memory(process.pid), cpu_seconds(process.pid)
-        time.sleep(0.02)  # a process tells nobody what it holds
+        time.sleep(0.02)  # /proc is sampled: it has no event to wait for, and is gone with the process
     return peak, used

@@ -127,8 +127,9 @@ def load(ground: Ground, what: str, rate: int, seconds: float) -> Load:
                 total = backlog.value("select count(*) from outbox")
                 eventually(lambda: backlog.value(_MARKED) >= total, 60, process.text)
             else:
-                # About as long as the marks take in the other run, for their WAL is counted to the end.
-                time.sleep(2)
+                time.sleep(
+                    2
+                )  # the span that is measured: the other run's marks take as long after the last event
             ended = time.time()
             wal = backlog.value("select pg_current_wal_insert_lsn() - %s::pg_lsn", (lsn,))
             assert process.terminate()[0] == 0

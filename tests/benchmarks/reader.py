@@ -66,7 +66,9 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
                 size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
-            time.sleep(pause)  # as the relay pauses between drains, for the ratio compares like with like
+            time.sleep(
+                pause
+            )  # what is measured: the relay pauses so between drains, and is compared with this
         consume()
     return {
         "first": first,

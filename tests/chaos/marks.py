@@ -94,8 +94,9 @@ class Storm:
             blow = self.random.choice(self.blows())
             blow()
             self.counts[blow.__name__] += 1
-            # The next blow is to meet another moment of the recovery from this one.
-            time.sleep(self.random.uniform(0.5, 2))
+            time.sleep(
+                self.random.uniform(0.5, 2)
+            )  # at random, so that the next blow meets any moment of recovery
 
     def judge(self) -> list[str]:
         """What is wrong, once all is calm."""

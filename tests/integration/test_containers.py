@@ -42,7 +42,8 @@ def engine() -> Iterator[Engine]:
     try:
         running = Engine()
     except Missing as missing:
-        # An engine needs root, overlay and namespaces, which a laptop or a container may not give; CI has them.
+        # An engine needs root, overlayfs and namespaces: who tests as an ordinary user or within a container has
+        # none, and nothing else can build an image. `.ci/run` installs one and runs as root.
         pytest.skip(f"no Docker engine can be had: {missing}")
     try:
         standin.compose(running)
