@@ -117,6 +117,13 @@ class Session:
             assert not self.running.done(), self.running
             await asyncio.sleep(0.001)
 
+    async def drain_one(self) -> None:
+        """Take one row, and be asked to stop while it is out."""
+        self.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        await self.taken(1)
+        self.stop.set()
+        await self.until(lambda: self.status.state is State.DRAINING)
+
     async def taken(self, rows: int) -> None:
         await self.until(lambda: self.intake.received >= rows)
 
@@ -156,10 +163,7 @@ def test_a_stop_reads_to_the_commit_and_not_beyond() -> None:
 def test_a_stop_between_transactions_waits_only_for_what_is_out() -> None:
     async def test() -> None:
         session = Session()
-        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
-        await session.taken(1)
-        session.stop.set()
-        await session.until(lambda: session.status.state is State.DRAINING)
+        await session.drain_one()
         session.publisher.confirm()
         await session.running
         assert session.stream.confirmed == 0x108
@@ -290,10 +294,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting_for_what_comes_before_pois
 def test_a_drain_makes_way_for_a_server_that_shuts_down() -> None:
     async def test() -> None:
         session = Session()
-        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
-        await session.taken(1)
-        session.stop.set()
-        await session.until(lambda: session.status.state is State.DRAINING)
+        await session.drain_one()
         ends = PostgresShutdown("ends", next="wait")
         session.settlement.broken.set_exception(ends)
         assert await session.error() is ends
