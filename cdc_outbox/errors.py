@@ -61,7 +61,7 @@ class PublicationWrong(SetupError):
 
 
 class PublicationUnseen(PublicationWrong):
-    """Decoding reached rows that were written while the publication did not exist, and goes no further (13 to 17)."""
+    """Decoding reached rows that were written while the publication did not exist, and goes no further (15 to 17)."""
 
 
 class PublicationReplaced(SetupError):

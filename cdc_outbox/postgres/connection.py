@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
 
-OLDEST: Final = 140000
+OLDEST: Final = 150000
 CONNECT_TIMEOUT: Final = 10.0
 ANSWER_TIMEOUT: Final = 10.0
 
@@ -108,7 +108,7 @@ async def connect_control(
     Raises SetupError, PasswordRefused, MissingRight, UsageError, ConfigError, PostgresUnavailable or PostgresShutdown.
     """
     dsn = (settings.admin_dsn or settings.dsn) if admin else settings.dsn
-    conn = await _connect(dsn, settings.password_provider, application_name, timeout, like, {})
+    conn = await _connect(settings, dsn, application_name, timeout, like, {})
     conn.prepare_threshold = 5  # the guard asks the same every second
     set_json_loads(_json, conn)
     later = sql.SQL(_CONTROL_17) if conn.info.server_version >= 170000 else sql.SQL("")
@@ -128,9 +128,7 @@ async def connect_replication(
     and errors as for `connect_control`.
     """
     replication = {"replication": "database"}
-    conn = await _connect(
-        settings.dsn, settings.password_provider, application_name, timeout, like, replication
-    )
+    conn = await _connect(settings, settings.dsn, application_name, timeout, like, replication)
     statements = sql.SQL(_OUTPUT) + sql.SQL(_WAL_SENDER)
     if conn.info.server_version >= 170000:
         statements += sql.SQL(_CONTROL_17)
@@ -240,9 +238,14 @@ def place(conn: Connection) -> str:
     return refusal.place({"host": conn.info.host, "port": str(conn.info.port)})
 
 
+def leads_somewhere(dsn: str) -> bool:
+    """Whether somebody has said which server it is: by a connection string, or by what libpq reads in its place."""
+    return bool(dsn) or any(os.environ.get(name) for name in LIBPQ_VARIABLES)
+
+
 async def _connect(
+    settings: PostgresSettings,
     dsn: str,
-    provider: str | None,
     application_name: str,
     within: float,
     like: Connection | None,
@@ -265,7 +268,7 @@ async def _connect(
         wanted.pop("hostaddr", None)
         if like.info.hostaddr:
             wanted["hostaddr"] = like.info.hostaddr
-    asked = None if "password" in wanted else provider
+    asked = None if "password" in wanted else settings.password_provider
     if asked is not None:
         wanted["password"] = await password.ask(asked, wanted, within=within)
     try:
@@ -277,8 +280,8 @@ async def _connect(
         raise cancelled.with_traceback(None) from None
     except (psycopg.Error, OSError) as failure:
         explained = await refusal.explain(failure, wanted, provider=asked)
-        if not dsn and not any(os.environ.get(name) for name in LIBPQ_VARIABLES):
-            raise refusal.without_dsn(explained) from None
+        if not leads_somewhere(dsn):
+            raise refusal.without_dsn(explained, owner=bool(settings.admin_dsn)) from None
         raise explained from None
 
 
@@ -298,7 +301,7 @@ async def _prepared(
         if conn.info.server_version < OLDEST:
             raise SetupError(
                 f"PostgreSQL {conn.info.server_version // 10000} at {place(conn)} is too old",
-                next="upgrade it: cdc-outbox supports PostgreSQL 15 to 18, and 14 as far as it goes",
+                next="upgrade it: cdc-outbox supports PostgreSQL 15 to 18",
             )
         await execute(conn, statements, stage=stage)
     except BaseException:

@@ -166,11 +166,12 @@ def _with_defaults(parameters: Mapping[str, str]) -> Mapping[str, str]:
     return {name: os.environ.get(variable, "") for name, variable in variables.items()} | dict(parameters)
 
 
-def without_dsn(explained: CdcOutboxError) -> CdcOutboxError:
-    """The same error where nobody said which server: the next step is to say it."""
+def without_dsn(explained: CdcOutboxError, *, owner: bool) -> CdcOutboxError:
+    """The same error where nobody said which server, unless for the `owner`: the next step is to say it."""
+    but, beside = (" but the owner's", "name the relay's beside it: ") if owner else ("", "")
     return type(explained)(
-        f"no DSN is set, and libpq's defaults don't lead anywhere: {explained}",
-        next="export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE",
+        f"no DSN is set{but}, and libpq's defaults don't lead anywhere: {explained}",
+        next=f"{beside}export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE",
     )
 
 

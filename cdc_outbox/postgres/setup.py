@@ -39,7 +39,7 @@ from cdc_outbox.postgres import (
 )
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import preview
-from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.connection import Connection, connect_control, execute, leads_somewhere
 from cdc_outbox.postgres.first_slot import FirstSlot, Uncounted
 from cdc_outbox.postgres.remedy import accept_gap, by_relay, by_superuser
 from cdc_outbox.postgres.server import (
@@ -167,6 +167,8 @@ class _Init:
         if "slot" in chosen:
             await self.look()
             await self.check(chosen)
+            if self.settings.postgres.admin_dsn:
+                await self.meet()
         if "table" in chosen:
             for table in self.settings.outbox.tables:
                 await self.table(table)
@@ -198,6 +200,23 @@ class _Init:
             slot.require(there, self.name)
         elif pending is not None:
             slot.usable(pending)
+
+    async def meet(self) -> None:
+        """Refuse before anything is made a relay's connection that leads nowhere, or elsewhere than the owner's.
+
+        One whose role isn't let in passes: a step may make that, and a person give it a password afterwards.
+        """
+        postgres = self.settings.postgres
+        try:
+            relay = await connect_control(postgres, application_name=APPLICATION_NAME)
+        except SetupError:
+            if leads_somewhere(postgres.dsn):
+                return
+            raise
+        try:
+            await require_one_database(self.owner, relay)
+        finally:
+            await relay.close()
 
     async def check(self, chosen: frozenset[StepName]) -> None:
         """Refuse before anything is made what no step can mend; all at once, with what would be in the way next."""

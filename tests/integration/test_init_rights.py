@@ -10,6 +10,8 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.initial import Set, place, plain_role, psql
 from tests.servers.postgres import PASSWORD
+from tests.servers.process import free_port
+from tests.servers.relay import run_command
 
 __all__ = ["place", "plain_role"]
 
@@ -72,12 +74,57 @@ def test_the_owners_part_goes_by_the_admin_dsn(place: Set, plain_role: str) -> N
     assert set(relay.steps().values()) == {"existed"}
 
 
+def nothing_is_made(place: Set) -> bool:
+    made: LiteralString = """
+        select to_regclass('public.outbox') is not null or to_regclass('public.cdc_outbox_witness') is not null
+            or exists (select from pg_publication)
+    """
+    return not place.value(made) and place.slots() == []
+
+
 def test_the_admin_dsn_has_to_lead_to_the_same_database(place: Set) -> None:
-    place.ok("--create-table", "--only", "table")
     other = place.database.server.dsn("postgres")
-    error, _ = Set(place.database, place.slot, other, admin=place.dsn).refused()
+    error, _ = Set(place.database, place.slot, other, admin=place.dsn).refused("--create-table")
     assert "is not the same" in error
-    assert place.slots() == []
+    assert nothing_is_made(place)
+
+
+def test_a_relays_dsn_that_leads_nowhere_is_told_before_anything_is_made(place: Set) -> None:
+    nowhere = f"postgresql://relay@127.0.0.1:{free_port()}/app"
+    error, _ = Set(place.database, place.slot, nowhere, admin=place.dsn).refused("--create-table", code=1)
+    assert "connection refused" in error
+    assert nothing_is_made(place)
+
+
+@pytest.mark.parametrize("command", ["init", "drop"])
+def test_the_owners_dsn_alone_is_not_enough(place: Set, command: str) -> None:
+    """Nobody named the relay's, whose role makes the slot; libpq's own defaults lead to no server of the tests."""
+    flags = ["--create-table"] if command == "init" else ["--yes"]
+    done = run_command(command, "--slot", place.slot, *flags, env={"CDC_OUTBOX_ADMIN_DSN": place.dsn})
+    assert done.returncode in (1, 78), done.stderr
+    error, remedy = done.stderr.splitlines()
+    assert error.startswith(
+        "error: no DSN is set but the owner's, and libpq's defaults don't lead anywhere: "
+    )
+    assert (
+        remedy
+        == "next: name the relay's beside it: export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE"
+    )
+    assert nothing_is_made(place)
+
+
+def test_a_role_that_is_not_there_yet_is_made_before_it_is_let_in(place: Set) -> None:
+    role = place.slot
+    relay = place.as_role(role, admin=place.dsn)
+    try:
+        error, _ = relay.refused("--create-table", "--role", role)
+        assert role in error
+        assert not nothing_is_made(place)
+        place.execute(SQL("alter role {} password {}").format(Identifier(role), Literal(PASSWORD)))
+        assert relay.steps("--role", role)["slot"] == "created"
+    finally:
+        place.execute(SQL("drop owned by {}").format(Identifier(role)))
+        place.execute(SQL("drop role {}").format(Identifier(role)))
 
 
 def test_the_role_may_replicate_and_keep_its_witness_and_no_more(place: Set) -> None:
