@@ -58,6 +58,18 @@ _BEHIND: Final[LiteralString] = """
 select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_recovery()
          then pg_catalog.pg_last_wal_replay_lsn() else pg_catalog.pg_current_wal_insert_lsn() end, %s::pg_lsn))::int8
 """
+_RELAYS: Final[LiteralString] = """
+select r.rolname::text from pg_catalog.pg_roles r
+ where r.rolcanlogin and not r.rolsuper and {may_replicate} and r.rolname <> %s
+   and (r.rolname = %s
+        or r.oid in (select a.grantee from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
+                      where c.oid = pg_catalog.to_regclass('public.cdc_outbox_witness') and a.grantee <> c.relowner))
+   and not exists (select from pg_catalog.pg_shdepend d
+                    where d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass and d.refobjid = r.oid
+                      and d.deptype = 'o')
+ order by 1
+""".replace("{may_replicate}", MAY_REPLICATE)
+"""The roles of relays: they keep the witness, may replicate and, as `init` makes them, own nothing in any database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +267,15 @@ async def _tell_what_stays(relay: Connection, owner: Connection, told: Callable[
     """What other slots may need as well: a person removes it, and how."""
     if not await witness.exists(relay):
         return
-    role = relay.info.user
-    also = "" if role == owner.info.user else f" and role {quote(role)}"
-    removing = f"drop table {witness.TABLE};"
-    if also:
-        removing += f" drop owned by {quote(role)}; drop role {quote(role)};"
-    told(f"kept table {witness.TABLE}{also}, for other slots; when there are none: {removing}")
+    roles = [
+        quote(str(name)) for (name,) in await execute(owner, _RELAYS, (owner.info.user, relay.info.user))
+    ]
+    also = f" and role{'s' if len(roles) > 1 else ''} {', '.join(roles)}" if roles else ""
+    removing = [
+        f"drop table {witness.TABLE};",
+        *(f"drop owned by {role}; drop role {role};" for role in roles),
+    ]
+    told(f"kept table {witness.TABLE}{also}, for other slots; when there are none: {' '.join(removing)}")
 
 
 async def _users(relay: Connection, owner: Connection, settings: PostgresSettings) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
-from tests.integration.initial import Set
+from tests.integration.initial import Set, psql
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import eventually
@@ -55,6 +55,22 @@ def test_all_of_it_goes_and_twice_is_once(place: Set) -> None:
     assert left(place) == (0, 0, 0)
     assert "nothing to remove" in place.ok("--yes", command="drop")
     assert place.value("select count(*) from outbox") == 0
+
+
+@ALL_VERSIONS
+def test_a_superuser_alone_hears_of_the_relays_role_too(place: Set) -> None:
+    role = place.slot
+    place.ok("--create-table", "--role", role)
+    said = place.ok("--yes", command="drop").splitlines()[-1]
+    kept, _, statements = said.partition("; when there are none: ")
+    assert kept == f"kept table public.cdc_outbox_witness and role {role}, for other slots"
+    place.ok("--role", role)
+    place.execute("create schema theirs")
+    place.execute(SQL("alter schema theirs owner to {}").format(Identifier(role)))
+    assert place.ok("--yes", command="drop").splitlines()[-1] == KEPT, "what it owns would be dropped with it"
+    place.execute("drop schema theirs")
+    assert psql(place.dsn, statements).returncode == 0
+    assert place.execute("select from pg_roles where rolname = %s", (role,)) == []
 
 
 def test_nothing_there_at_all_is_fine(place: Set) -> None:
