@@ -21,7 +21,7 @@ _BATCH = 1000
     examples=(
         "cdc-outbox cleanup --older-than 7d --dry-run",
         "cdc-outbox cleanup --older-than 7d --table public.outbox",
-        "cdc-outbox cleanup --older-than 30d --partitions drop --admin-dsn postgresql://owner@localhost/app",
+        "cdc-outbox cleanup --older-than 30d --partitions drop --dsn postgresql://owner@localhost/app",
     ),
 )
 @settings_options("postgres", "admin", "outbox")

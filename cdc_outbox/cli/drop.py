@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     cls=Command,
     examples=(
         "cdc-outbox drop --slot outbox_slot",
-        "cdc-outbox drop --yes --slot outbox_slot --admin-dsn postgresql://owner@localhost/app",
+        "cdc-outbox drop --yes --slot outbox_slot --dsn postgresql://owner@localhost/app",
     ),
 )
 @settings_options("postgres", "admin")

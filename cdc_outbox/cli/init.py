@@ -41,7 +41,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     cls=Command,
     examples=(
         "cdc-outbox init --create-table --dsn postgresql://owner@localhost/app",
-        "cdc-outbox init --slot outbox_slot --admin-dsn postgresql://owner@localhost/app --role relay",
+        "cdc-outbox init --slot outbox_slot --dsn postgresql://owner@localhost/app --role outbox_relay",
         "cdc-outbox init --table shop.events --slot shop_slot --publication shop_pub",
         "cdc-outbox init --print-sql | less",
     ),
