@@ -262,11 +262,11 @@ def test_a_table_of_ones_own(
     with app.connect("app") as connection:
         connection.execute("create schema shop")
         connection.execute(
-            "create table shop.events (id bigserial primary key, event_type text, body json, noted_by text)"
+            "create table shop.events (id bigserial primary key, event_type text, document json, noted_by text)"
         )
         shell.run(BLOCKS["set-up"].replace(" --create-table", ""), typed=f"{password}\n" * 2)
         connection.execute(
-            "insert into shop.events (event_type, body) values (%s, %s)", (kind, '{"order_id":  7}')
+            "insert into shop.events (event_type, document) values (%s, %s)", (kind, '{"order_id":  7}')
         )
     assert kind in shell.run(BLOCKS["look"].partition("\n")[2].partition("\n")[2]).stdout
     running = launch(BLOCKS["start"])
