@@ -247,7 +247,12 @@ def test_the_policy_is_for_both_pods_and_no_others(made: list[Manifest]) -> None
 
 
 def test_what_a_cluster_wants_besides(whole: list[Manifest]) -> None:
-    ports = [port["port"] for rule in of(whole, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]]
+    policy = of(whole, "NetworkPolicy")["spec"]
+    (let_in,) = policy["ingress"]
+    assert let_in["from"] == [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}
+    ]
+    ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
     assert ports == [53, 53, 5432, 9092, 5433, 5353, 5353]
     for kind in ("Deployment", "Job"):
         assert of(whole, kind)["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
