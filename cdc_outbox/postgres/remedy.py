@@ -71,7 +71,7 @@ def by_owner(step: str) -> str:
 def by_superuser(init: Sequence[str], then: str = "") -> str:
     """What a superuser runs of an `init` that prints its SQL, given in words; `then`: what is done afterwards."""
     return (
-        f"let a superuser make it, with a superuser's connection in SUPERUSER_DSN{then}: "
+        f"let a superuser make it, with that one's connection in SUPERUSER_DSN{then}: "
         f'{shlex.join(init)} | psql "$SUPERUSER_DSN"'
     )
 

@@ -52,6 +52,7 @@ from cdc_outbox.postgres.server import (
 )
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
 from cdc_outbox.postgres.steps import InitOptions, Statements, Step, StepName, StepStatus
+from cdc_outbox.settings import BY_KEY
 from cdc_outbox.settings.units import format_duration
 from cdc_outbox.table import mapping as table_mapping
 
@@ -479,17 +480,20 @@ class _Init:
             f"the role {quote(self.owner.info.user)} may not make: {', '.join(steps)}; "
             + "; ".join(f"{step} needs {self.right(step)}" for step in steps)
             + (f"; done: {', '.join(dict.fromkeys(done))}" if done else ""),
-            next="name the connection of a role that has these rights with --admin-dsn; or "
-            + by_superuser(words, ", and run the same command again afterwards"),
+            next="name a role that may with --admin-dsn; or "
+            + by_superuser(words, ", then run the same command again"),
         )
 
     def printing(self, alone: Sequence[StepName], role: str | None) -> list[str]:
         """The words of the command that prints these steps, with a role's rights where one is named."""
         settings = self.settings
-        words = ["cdc-outbox", "init", "--print-sql", "--slot", self.name]
-        words += ["--publication", settings.postgres.publication]
-        for table in settings.outbox.tables:
-            words += ["--table", str(table)]
+        words = ["cdc-outbox", "init", "--print-sql"]
+        named = {"slot": self.name, "publication": settings.postgres.publication}
+        for flag, name in named.items():
+            words += [f"--{flag}", name] if name != BY_KEY[f"postgres.{flag}"].default else []
+        if settings.outbox.tables != BY_KEY["outbox.table"].default:
+            for table in settings.outbox.tables:
+                words += ["--table", str(table)]
         for step in alone:
             words += ["--only", step]
         if role is not None:

@@ -60,7 +60,7 @@ select greatest(0, pg_catalog.pg_wal_lsn_diff(case when pg_catalog.pg_is_in_reco
 """
 _RELAYS: Final[LiteralString] = """
 select r.rolname::text from pg_catalog.pg_roles r
- where r.rolcanlogin and not r.rolsuper and {may_replicate} and r.rolname <> %s
+ where r.rolcanlogin and not r.rolsuper and {may_replicate}
    and (r.rolname = %s
         or r.oid in (select a.grantee from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
                       where c.oid = pg_catalog.to_regclass('public.cdc_outbox_witness') and a.grantee <> c.relowner))
@@ -267,9 +267,7 @@ async def _tell_what_stays(relay: Connection, owner: Connection, told: Callable[
     """What other slots may need as well: a person removes it, and how."""
     if not await witness.exists(relay):
         return
-    roles = [
-        quote(str(name)) for (name,) in await execute(owner, _RELAYS, (owner.info.user, relay.info.user))
-    ]
+    roles = [quote(str(name)) for (name,) in await execute(owner, _RELAYS, (relay.info.user,))]
     also = f" and role{'s' if len(roles) > 1 else ''} {', '.join(roles)}" if roles else ""
     removing = [
         f"drop table {witness.TABLE};",
