@@ -104,7 +104,8 @@ class Topics:
             self.findings.fail(
                 "topics",
                 f"the cluster would not let us create {some(refused)}: {why}",
-                f"kafka-acls {self.tool} --add --allow-principal {self.principal} --operation Create --topic {name}\n"
+                f"kafka-acls.sh {self.tool} --add --allow-principal {self.principal} --operation Create"
+                f" --topic {name}\n"
                 "or correct [kafka.topics]",
             )
         else:
@@ -124,7 +125,7 @@ class Topics:
                 "rights",
                 f"{self.principal} {what}",
                 "\n".join(
-                    f"kafka-acls {self.tool} --add --allow-principal {self.principal} --producer --topic {name}"
+                    f"kafka-acls.sh {self.tool} --add --allow-principal {self.principal} --producer --topic {name}"
                     for name in (*hidden, *forbidden)
                 ),
             )
@@ -148,14 +149,14 @@ class Topics:
             self.findings.fail(
                 "leaders",
                 f"partitions without a leader: {some(leaderless)}",
-                f"kafka-topics {self.tool} --describe --unavailable-partitions",
+                f"kafka-topics.sh {self.tool} --describe --unavailable-partitions",
                 exit_code=MAY_PASS,
             )
         elif short and not any(topic.replicas < (topic.min_in_sync or 0) for topic in topics):
             self.findings.fail(
                 "leaders",
                 f"fewer replicas in sync than min.insync.replicas, so that nothing can be written: {some(short)}",
-                f"kafka-topics {self.tool} --describe --under-min-isr-partitions",
+                f"kafka-topics.sh {self.tool} --describe --under-min-isr-partitions",
                 exit_code=MAY_PASS,
             )
         elif topics:
@@ -200,7 +201,7 @@ class Topics:
     def configure(self, topic: str, name: str, value: int | str) -> str:
         """The command that sets an option of a topic."""
         return (
-            f"kafka-configs {self.tool} --alter --entity-type topics --entity-name {topic}"
+            f"kafka-configs.sh {self.tool} --alter --entity-type topics --entity-name {topic}"
             f" --add-config {name}={value}"
         )
 
@@ -237,7 +238,7 @@ class Topics:
                 "message_size",
                 "max.message.bytes isn't told to us: a limit is learnt from what is refused",
                 "\n".join(
-                    f"kafka-acls {self.tool} --add --allow-principal {self.principal} --operation DescribeConfigs"
+                    f"kafka-acls.sh {self.tool} --add --allow-principal {self.principal} --operation DescribeConfigs"
                     f" --topic {topic.name}"
                     for topic in topics
                 ),

@@ -34,8 +34,8 @@ _OF_RECORDS: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.MessageSizeTooLargeError: (
         "with {size} bytes as a Kafka record it is larger than the topic's max.message.bytes",
         (
-            "raise max.message.bytes of topic {topic} to {size} or more: kafka-configs {tool} --alter --topic {topic} "
-            "--add-config max.message.bytes={size}; or {out}"
+            "raise max.message.bytes of topic {topic} to {size} or more: kafka-configs.sh {tool} --alter "
+            "--topic {topic} --add-config max.message.bytes={size}; or {out}"
         ),
     ),
     kafka.RecordListTooLargeError: (
@@ -56,17 +56,17 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     kafka.TopicAuthorizationFailedError: (
         "the cluster doesn't allow us to write to topic {topic}",
         (
-            "grant it: kafka-acls {tool} --add --allow-principal {user} --operation Write --operation Describe "
+            "grant it: kafka-acls.sh {tool} --add --allow-principal {user} --operation Write --operation Describe "
             "--topic {topic}"
         ),
     ),
     kafka.ClusterAuthorizationFailedError: (
         "the cluster doesn't allow us an idempotent producer",
-        "grant Write on the topics: kafka-acls {tool} --add --allow-principal {user} --producer --topic {topic}",
+        "grant Write on the topics: kafka-acls.sh {tool} --add --allow-principal {user} --producer --topic {topic}",
     ),
     kafka.InvalidTopicError: (
         "the cluster refuses the topic name {topic}",
-        "check the topic on the cluster: kafka-topics {tool} --describe --topic {topic}",
+        "check the topic on the cluster: kafka-topics.sh {tool} --describe --topic {topic}",
     ),
     kafka.PolicyViolationError: (
         "a policy of the cluster refuses what we write to topic {topic}",
@@ -74,11 +74,11 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
     ),
     kafka.NotLeaderForPartitionError: (
         "a partition of topic {topic} has no leader",
-        "check the brokers: kafka-topics {tool} --describe --unavailable-partitions",
+        "check the brokers: kafka-topics.sh {tool} --describe --unavailable-partitions",
     ),
     kafka.LeaderNotAvailableError: (
         "a partition of topic {topic} has no leader",
-        "check the brokers: kafka-topics {tool} --describe --unavailable-partitions",
+        "check the brokers: kafka-topics.sh {tool} --describe --unavailable-partitions",
     ),
 }
 
@@ -116,7 +116,7 @@ def room_for(topic: str, size: int, settings: KafkaSettings) -> str:
     """The next step for such a record: both limits have to let it through."""
     return (
         f"raise max.request.size under [kafka.client] to {size} or more, and the same for the topic: "
-        f"kafka-configs {tool.address(settings)} --alter --topic {topic} --add-config max.message.bytes={size}; "
+        f"kafka-configs.sh {tool.address(settings)} --alter --topic {topic} --add-config max.message.bytes={size}; "
         f"or {LEAVE_OUT}"
     )
 

@@ -243,7 +243,7 @@ def _forbidden(error: KafkaError, settings: KafkaSettings) -> CdcOutboxError:
     topic = str(error.args[0]) if error.args else "TOPIC"
     return SetupError(
         f"the cluster doesn't let us read {topic}",
-        next=f"kafka-acls {tool.address(settings)} --add --allow-principal {tool.principal(settings)} "
+        next=f"kafka-acls.sh {tool.address(settings)} --add --allow-principal {tool.principal(settings)} "
         f"--operation Read --operation Describe --topic {topic}",
     )
 

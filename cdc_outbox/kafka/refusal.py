@@ -65,7 +65,7 @@ def refused(server: str, error: Exception, settings: KafkaSettings) -> BusRefuse
     elif isinstance(error, ClusterAuthorizationFailedError):
         what = f"Kafka at {server} doesn't allow us an idempotent producer"
         remedy = (
-            f"grant Write on the topics: kafka-acls {tool.address(settings)} --add --allow-principal "
+            f"grant Write on the topics: kafka-acls.sh {tool.address(settings)} --add --allow-principal "
             f"{tool.principal(settings)} --producer --topic TOPIC"
         )
     elif isinstance(error, IncompatibleBrokerVersion):

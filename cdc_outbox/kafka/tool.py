@@ -24,7 +24,7 @@ def address(settings: KafkaSettings, server: str | None = None) -> str:
 
 def create(where: str, topic: str) -> str:
     """The command that makes a topic; `where` is the cluster's `address`. Later partitions would move keys."""
-    return f"kafka-topics {where} --create --topic {topic} --partitions {PARTITIONS}"
+    return f"kafka-topics.sh {where} --create --topic {topic} --partitions {PARTITIONS}"
 
 
 def principal(settings: KafkaSettings) -> str:

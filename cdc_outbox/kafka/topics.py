@@ -67,7 +67,7 @@ async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topi
         if error is TopicAuthorizationFailedError:
             raise Held(
                 f"the cluster doesn't let us see topic {topic}, or has none of that name",
-                next=f"grant Describe and Write on it: kafka-acls {tool.address(settings)} --add --allow-principal "
+                next=f"grant Describe and Write on it: kafka-acls.sh {tool.address(settings)} --add --allow-principal "
                 f"{tool.principal(settings)} --producer --topic {topic}",
             )
         if error is UnknownTopicOrPartitionError and not created:
@@ -82,7 +82,7 @@ async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topi
         await asyncio.sleep(0.05)
     raise Held(
         f"topic {topic} has no partitions to see yet",
-        next=f"check the topic: kafka-topics {tool.address(settings)} --describe --topic {topic}",
+        next=f"check the topic: kafka-topics.sh {tool.address(settings)} --describe --topic {topic}",
     )
 
 

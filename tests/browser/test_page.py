@@ -97,8 +97,8 @@ def test_a_slot_near_its_limit_names_who_holds_wal_back(show):
             ["alter system set max_slot_wal_keep_size = '4GB';", "select pg_reload_conf();"],
         ),
         (
-            "grant Describe and Write on it: kafka-acls --add --allow-principal User:NAME --topic t",
-            ["kafka-acls --add --allow-principal User:NAME --topic t"],
+            "grant Describe and Write on it: kafka-acls.sh --add --allow-principal User:NAME --topic t",
+            ["kafka-acls.sh --add --allow-principal User:NAME --topic t"],
         ),
         ("upgrade it: cdc-outbox supports PostgreSQL 15 to 18", []),
         ("drop the slot, or create the topic", []),

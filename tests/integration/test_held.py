@@ -94,7 +94,7 @@ def test_no_right_at_start(database: Database, secure_kafka: KafkaBroker, slot: 
     passage.table().insert(topic, ("a", "1"))
     error, remedy = last_words(passage.run(code=78))
     assert "doesn't allow us an idempotent producer" in error
-    tool = f"kafka-acls --bootstrap-server {passage.bootstrap} --command-config FILE --add"
+    tool = f"kafka-acls.sh --bootstrap-server {passage.bootstrap} --command-config FILE --add"
     assert f"{tool} --allow-principal User:stranger --producer" in remedy
     # A right to write anywhere includes that to an idempotent producer.
     secure_kafka.allow("stranger", "write", other)

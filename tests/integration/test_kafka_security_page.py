@@ -1,6 +1,6 @@
 """Each way into a secured Kafka of `docs/how-to/connect-to-a-secured-kafka.md`, gone as it stands there.
 
-The brokers' own tools aren't among the tests' jars: what the page's `kafka-acls` grants is granted by an admin client.
+The brokers' own tools aren't among the tests' jars: what the page's `kafka-acls.sh` grants an admin client grants.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage
 def creation(passage: Passage, topic: str) -> str:
     """The step that makes a topic."""
     where = f"--bootstrap-server {passage.kafka.bootstrap}"
-    return f"kafka-topics {where} --create --topic {topic} --partitions 12; or have it made: --create-topics"
+    return (
+        f"kafka-topics.sh {where} --create --topic {topic} --partitions 12; or have it made: --create-topics"
+    )
 
 
 def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:

@@ -104,10 +104,10 @@ def test_a_tool_of_the_remedy_goes_to_the_cluster_with_what_it_demands() -> None
     error = kafka.TopicAuthorizationFailedError()
     rest = "--operation Write --operation Describe --topic t"
     assert delivery_errors.translate(error, "t", OURS).next == (
-        f"grant it: kafka-acls --bootstrap-server k1:9092 --add --allow-principal User:NAME {rest}"
+        f"grant it: kafka-acls.sh --bootstrap-server k1:9092 --add --allow-principal User:NAME {rest}"
     )
     assert delivery_errors.translate(error, "t", SECURED).next == (
-        "grant it: kafka-acls --bootstrap-server k1:9092 --command-config FILE --add --allow-principal User:relay "
+        "grant it: kafka-acls.sh --bootstrap-server k1:9092 --command-config FILE --add --allow-principal User:relay "
         + rest
     )
 
@@ -119,4 +119,4 @@ def test_no_tool_is_named_without_its_cluster(kind: type[kafka.KafkaError]) -> N
     else:
         remedies = [delivery_errors.translate(kind(), "t", OURS).next]
     for remedy in (*remedies, delivery_errors.room_for("t", 1234, OURS)):
-        assert remedy.count("--bootstrap-server k1:9092 ") == len(re.findall(r"kafka-[a-z]+ ", remedy))
+        assert remedy.count("--bootstrap-server k1:9092 ") == len(re.findall(r"kafka-[a-z]+\.sh ", remedy))

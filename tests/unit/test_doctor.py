@@ -272,7 +272,7 @@ def test_remedies_go_to_a_broker_that_answers() -> None:
     cluster = Scripted(None, unreached={"old:9092": "connection refused"})
     made = KafkaSide(listed, Outbox(), findings(), cluster)  # type: ignore[arg-type]  # what is asked of it
     asyncio.run(made.connection())
-    assert made.topics().configure("t", "a", 1).startswith("kafka-configs --bootstrap-server b1:9092 ")
+    assert made.topics().configure("t", "a", 1).startswith("kafka-configs.sh --bootstrap-server b1:9092 ")
 
 
 def test_no_topic_is_known_without_a_mapping() -> None:

@@ -106,7 +106,7 @@ function fill(target, content, build) {
 // Commands and statements as remedies have them, each up to where the prose goes on.
 const COMMANDS = [
   '(?:export CDC_OUTBOX_ADMIN_DSN="\\$OWNER_DSN" && )?cdc-outbox (?:start|init|drop|health|doctor|peek|find|config|backfill|replay|audit|recover|cleanup|dead-letters)[^,;]*',
-  "kafka-[a-z]+ [^,;]*",
+  "kafka-[a-z]+\\.sh [^,;]*",
   `psql (?:"\\$OWNER_DSN" )?-c '[^']*'`,
   "(?:select \\w+\\(|alter (?:system|table|publication|role|database) |create (?:publication|schema|role|table) |" +
     "drop (?:publication|table|role) |grant \\w+ |(?:rollback|commit) prepared )[^;]*;",
