@@ -3,7 +3,7 @@
 | it is told | when |
 |---|---|
 | `READY=1` | when the set-up is judged, or a server is waited for: from then on a unit of `Type=notify` is active |
-| `STATUS=` | when the state or its reason changes: `systemctl status` shows it |
+| `STATUS=` | when the state or its reason changes, and at an end by an error: `systemctl status` shows it |
 | `WATCHDOG=1` | twice in `WatchdogSec=` while the event loop turns: who misses it is killed and started again |
 | `STOPPING=1` | when the relay drains, or ends |
 
@@ -35,6 +35,8 @@ LOOK: Final = 0.5
 """Seconds between two looks at the state, at most."""
 
 _ENDING: Final = (State.DRAINING, State.STOPPED)
+_ENDED: Final = "ended: the last line of its log says why"
+"""In place of the state in which an error met it, which would look as if all went on."""
 
 
 class Supervisor:
@@ -84,6 +86,8 @@ class Supervisor:
             lines.append("STOPPING=1")
         reason = self._redact(self._status.reason)
         said = " ".join((f"{state.value}: {reason}" if reason else state.value).split())
+        if ends and state not in _ENDING:
+            said = _ENDED
         if said != self._said:
             self._said = said
             lines.append(f"STATUS={said}")

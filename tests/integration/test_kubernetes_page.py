@@ -118,6 +118,10 @@ def test_from_the_role_to_the_removal(
         assert "created" in cluster.job("deploy/init").stdout
         assert "created" not in cluster.job("deploy/init").stdout
         sent(cluster, launched, kafka.bootstrap, lambda: kafka.topics()[TOPIC])
+    once = "[start, --accept-gap, --no-http, --until-caught-up]"
+    assert once in PAGE
+    cluster.shell.run(BLOCKS["drop"].replace("[drop, --yes]", once))
+    cluster.job("deploy/command")
     cluster.shell.run(BLOCKS["drop"])
     assert "drop role outbox_relay" in cluster.job("deploy/command").stdout
     assert server.execute("select slot_name from pg_replication_slots") == []

@@ -29,7 +29,7 @@ PATIENCE = 60
 
 
 def test_each_block_is_run_or_says_why_not() -> None:
-    assert list(BLOCKS) == ["settings", "check", "start", "look", "http", "kafka"]
+    assert list(BLOCKS) == ["settings", "check", "start", "look", "once", "http", "kafka"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS) + PAGE.count("<!-- not run: ")
 
 
@@ -161,8 +161,16 @@ def test_the_relay_as_a_service(
     assert shell.run(f'{ask} --header "Authorization: Bearer $(cat /etc/cdc-outbox/token)"').stdout == "200"
     assert "the relay that runs here is " in shell.run("cdc-outbox doctor").stdout
 
-    # An upgrade, by the commands of its page; its `pip` is run in test_upgrade_or_remove_page.py.
+    # Past what no restart cures, and an upgrade, by the commands of its page, whose start serves both; its `pip` is run
+    # in test_upgrade_or_remove_page.py.
     before = shown(shell, "MainPID")
+    outbox.server.execute("alter publication outbox_pub drop table outbox", dbname=outbox.name)
+    eventually(lambda: shown(shell, "StatusText").startswith("held: "), PATIENCE, lambda: told(shell))
+    outbox.server.execute("alter publication outbox_pub add table outbox", dbname=outbox.name)
+    eventually(lambda: "was made again" in shown(shell, "StatusText"), PATIENCE, lambda: told(shell))
+    stop, once, start = BLOCKS["once"].splitlines()
+    assert start == "systemctl start cdc-outbox"
+    shell.run(f"{stop}\n{once}")
     shell.run("\n".join(line for line in LATER["systemd"].splitlines() if "/pip " not in line))
     assert shown(shell, "ActiveState") == "active"
     assert shown(shell, "MainPID") != before
@@ -176,6 +184,7 @@ def test_the_relay_as_a_service(
     assert shell.run("systemctl start cdc-outbox", code=None).returncode != 0
     # Where systemd itself has failed to set it up, it tries that again before it comes to us.
     eventually(lambda: ended(shell) == ("failed", "78"), PATIENCE, lambda: told(shell))
+    assert shown(shell, "StatusText") == "ended: the last line of its log says why"
 
     def last() -> dict[str, str]:
         lines = [line for line in journal(shell).splitlines() if line.startswith("{")]

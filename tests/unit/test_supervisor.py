@@ -116,7 +116,7 @@ def test_whoever_starts_it_waits_for_no_outage(systemd: Systemd, state: State, r
     asyncio.run(life())
 
 
-@pytest.mark.parametrize("state", [State.CONNECTING, State.DRAINING, State.STOPPED])
+@pytest.mark.parametrize("state", [State.DRAINING, State.STOPPED])
 def test_one_that_ends_before_was_never_ready(systemd: Systemd, state: State) -> None:
     status = Status("outbox_slot")
 
@@ -133,7 +133,19 @@ def test_the_end_is_told_whatever_it_comes_by(systemd: Systemd) -> None:
     async def life() -> None:
         async with told(Status("outbox_slot"), NOTIFY_SOCKET=systemd.address):
             await systemd.hears("STATUS=connecting")
-        assert systemd.heard() == ["STOPPING=1"]
+        assert systemd.heard() == ["STOPPING=1", "STATUS=ended: the last line of its log says why"]
+
+    asyncio.run(life())
+
+
+def test_an_end_by_an_error_is_no_state_that_goes_on(systemd: Systemd) -> None:
+    status = Status("outbox_slot")
+
+    async def life() -> None:
+        async with told(status, NOTIFY_SOCKET=systemd.address):
+            status.change(State.STREAMING)
+            await systemd.hears("STATUS=streaming")
+        assert systemd.heard() == ["STOPPING=1", "STATUS=ended: the last line of its log says why"]
 
     asyncio.run(life())
 
