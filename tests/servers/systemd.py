@@ -23,9 +23,10 @@ HOME: Final = Path("/opt/cdc-outbox")
 """Where the relay is installed in it: this checkout, by the interpreter and the libraries of the tests."""
 
 _BOOT: Final = """
+for cgroup in $4; do echo 0 >"$cgroup/cgroup.procs"; done
 mount --bind / "$1"
 exec systemd-nspawn --directory "$1" --volatile=overlay --boot --register=no --keep-unit --machine "$2" \
-    --console=pipe --link-journal=no --bind-ro="$3:/opt/cdc-outbox" "${@:4}" systemd.unit=basic.target
+    --console=pipe --link-journal=no --bind-ro="$3:/opt/cdc-outbox" "${@:5}" systemd.unit=basic.target
 """
 
 _COMMAND: Final = """#!/opt/cdc-outbox/python/bin/python3
@@ -62,12 +63,14 @@ class Systemd:
                 raise Missing(f"a systemd of the tests' own needs root and {program}")
         machine = f"cdc-outbox-{os.getpid()}"
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", _BOOT]
-        self._process = Process([*own, "boot", root, machine, opt, *binds], log=self._log, cwd=Path("/"))
+        self._cgroups = _made_below_ours(machine)
+        where: list[str | Path] = [root, machine, opt, " ".join(map(str, self._cgroups))]
+        self._process = Process([*own, "boot", *where, *binds], log=self._log, cwd=Path("/"))
         self._init = 0
         try:
             eventually(self._booted, 60, lambda: f"systemd has booted:\n{self._log.read_text()}")
         except AssertionError as error:
-            self._process.kill()
+            self.close()
             raise Missing(f"no systemd boots on this machine: {error}") from error
 
     def _booted(self) -> bool:
@@ -113,3 +116,34 @@ class Systemd:
     def close(self) -> None:
         """Switch it off."""
         self._process.kill()
+        eventually(self._cleared, 10, "its cgroups are empty")
+
+    def _cleared(self) -> bool:
+        try:
+            for top in self._cgroups:
+                for each, _, _ in os.walk(top, topdown=False):
+                    Path(each).rmdir()
+        except OSError:
+            return False  # the last of its processes are still ending
+        return True
+
+
+def _made_below_ours(name: str) -> list[Path]:
+    """A cgroup for one systemd alone, in each hierarchy that it uses; none where none may be made.
+
+    systemd-nspawn takes names of its own below the cgroup that it finds itself in: two of them in one would have the
+    same cgroups for their units, and each would remove those of the other.
+    """
+    made = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, hierarchy, path = line.split(":", 2)
+        if hierarchy not in ("", "name=systemd"):
+            continue
+        tree = Path("/sys/fs/cgroup", "systemd" if hierarchy else "unified")
+        cgroup = (tree if tree.is_dir() else tree.parent) / path.lstrip("/") / name
+        try:
+            cgroup.mkdir()
+        except OSError:
+            continue
+        made.append(cgroup)
+    return made
