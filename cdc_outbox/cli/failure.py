@@ -38,7 +38,7 @@ class Reporter:
     redact: Callable[[str], str] = field(default=Redactor().redact)
     complete: Callable[[str], str] = field(default=str)
     health_format: str = ""
-    """`json` or `nagios`, where a health in that form was asked for."""
+    """`json`, `nagios` or `prometheus`, where a health in that form was asked for."""
     slot: str = ""
 
     @classmethod
@@ -70,7 +70,7 @@ class Reporter:
         if self.command == "health":
             code = _UNKNOWN
         self._write(message, remedy, error)
-        if self.health_format in ("json", "nagios"):
+        if self.health_format in ("json", "nagios", "prometheus"):
             print(self._unknown(message, remedy))
         return code
 
@@ -78,10 +78,13 @@ class Reporter:
         from cdc_outbox.log import json_text, plain
         from cdc_outbox.watch.checks import unasked
         from cdc_outbox.watch.render.nagios import nagios
+        from cdc_outbox.watch.render.prometheus import prometheus
 
         health = unasked(self.slot, message, self.complete(remedy))
         if self.health_format == "nagios":
             return self.redact(nagios([health]))
+        if self.health_format == "prometheus":
+            return self.redact(prometheus([health]))
         return json_text(plain(health.document(), self.redact))
 
     def _write(self, message: str, remedy: str, error: BaseException) -> None:

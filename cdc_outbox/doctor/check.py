@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from cdc_outbox.watch.words import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,7 +63,8 @@ class Check:
 class Findings:
     """What is found on one side, in the order in which it is looked for.
 
-    All text passes `redact`, a remedy `complete` before.
+    All text passes `redact`, a remedy `complete` before. A message is a line that a terminal shows as it is: ids of
+    rows are anybody's.
     """
 
     def __init__(
@@ -91,5 +94,5 @@ class Findings:
 
     def _add(self, name: str, status: Status, message: str, remedy: str | None, exit_code: int = 0) -> None:
         shown = None if remedy is None else self._redact(self._complete(remedy))
-        line = self._redact(" ".join(message.split()))
+        line = printable(self._redact(" ".join(message.split())))
         self.checks.append(Check(name, self.side, status, line, shown, exit_code))

@@ -57,6 +57,8 @@ def time_to_loss(subject: Subject) -> Check:
     threshold, forecast = subject.thresholds.time_to_loss, subject.forecast
     if forecast.loss is Outlook.UNKNOWN:
         message = "not known: two samples are needed"
+        if forecast.rates is not None:
+            message = "not known yet: nothing was confirmed in the moment that was looked at"
         if forecast.basis is None:
             message = (
                 "not known: there is no max_slot_wal_keep_size, and PostgreSQL doesn't know the size of"

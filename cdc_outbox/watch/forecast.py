@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch.rates import Averages, Rates, confirmed
 
 if TYPE_CHECKING:
@@ -135,14 +136,14 @@ class Course:
         current = keeps_up(sample, rates, self._ago(sample, CURRENT))
         left, basis = room(sample, self.volume)
         nearing = None
+        stands = _age(sample, self._confirmed_at or _witnessed(sample) or began) >= CURRENT
         if rates is not None:
-            stands = _age(sample, self._confirmed_at or began) >= CURRENT
             nearing = approach(sample, rates, current=current, stands=stands, held=holder is not None)
         loss, seconds_to_loss = until_lost(sample, left, nearing)
         idle = until_given_up(sample)
         if idle is not None and (seconds_to_loss is None or idle < seconds_to_loss):
             loss, seconds_to_loss, basis = Outlook.IN if idle else Outlook.NOW, idle, Basis.IDLE
-        caught_up, seconds_to_caught_up = until_caught_up(sample, rates, current=current)
+        caught_up, seconds_to_caught_up = until_caught_up(sample, rates, current=current, stands=stands)
         return Forecast(
             rates=rates,
             loss=loss,
@@ -233,11 +234,12 @@ def keeps_up(sample: Sample, rates: Rates | None, passed: LSN | None) -> bool:
     return rates is not None and unconfirmed <= CURRENT * rates.wal
 
 
-def approach(sample: Sample, rates: Rates, *, current: bool, stands: bool, held: bool) -> float:
+def approach(sample: Sample, rates: Rates, *, current: bool, stands: bool, held: bool) -> float | None:
     """Bytes a second by which the slot nears its loss; never more than the rate of WAL.
 
     `current`: it keeps up. `stands`: nothing was confirmed for half a minute, whatever the averages remember. `held`: a
-    transaction holds its WAL.
+    transaction holds its WAL. None where the witness row tells of a confirmation within that half minute and none came
+    while we looked: the next one will show how much it takes.
     """
     if not sample.is_moved or held:
         return rates.wal
@@ -245,6 +247,8 @@ def approach(sample: Sample, rates: Rates, *, current: bool, stands: bool, held:
         return 0.0
     if stands or rates.confirmed_fast is None or rates.confirmed_slow is None:
         return rates.wal
+    if not rates.confirmed_fast and _witnessed(sample) is not None:
+        return None
     return max(0.0, rates.wal_fast - rates.confirmed_fast, rates.wal_slow - rates.confirmed_slow)
 
 
@@ -274,8 +278,13 @@ def until_given_up(sample: Sample) -> float | None:
     return max(0.0, timeout - idle) if idle >= min(RESTART, timeout / 2) else None
 
 
-def until_caught_up(sample: Sample, rates: Rates | None, *, current: bool) -> tuple[Outlook, float | None]:
-    """When everything that is written will be confirmed, as fast as it is confirmed now."""
+def until_caught_up(
+    sample: Sample, rates: Rates | None, *, current: bool, stands: bool
+) -> tuple[Outlook, float | None]:
+    """When everything that is written will be confirmed, as fast as it is confirmed now.
+
+    A reader of an idle outbox confirms every ten seconds: that none came in one or two says nothing.
+    """
     slot, unconfirmed = sample.kept, sample.unconfirmed
     if slot is None or unconfirmed is None:
         return Outlook.UNKNOWN, None
@@ -285,9 +294,16 @@ def until_caught_up(sample: Sample, rates: Rates | None, *, current: bool) -> tu
         return Outlook.NEVER, None
     if current:
         return Outlook.NOW, 0.0
-    if rates is None or rates.confirmed_fast is None:
+    if stands:
+        return Outlook.NEVER, None
+    if rates is None or not rates.confirmed_fast:
         return Outlook.UNKNOWN, None
     return _until(unconfirmed, max(0.0, rates.confirmed_fast - rates.wal_fast))
+
+
+def _witnessed(sample: Sample) -> datetime | None:
+    """When the slot was last confirmed, as the witness row says: it is written just before."""
+    return sample.witness.updated_at if isinstance(sample.witness, Witness) else None
 
 
 def _age(sample: Sample, at: datetime) -> float:

@@ -9,11 +9,12 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from cdc_outbox.errors import CdcOutboxError, SlotMissing
-from cdc_outbox.postgres import owning, witness
+from cdc_outbox.errors import CdcOutboxError, MissingRight, SlotMissing
+from cdc_outbox.postgres import owning, server, witness
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.remedy import at_hand, complete_for
 from cdc_outbox.postgres.slot import PENDING_SUFFIX
+from cdc_outbox.postgres.witness import Absent
 from cdc_outbox.settings import DEFAULT_LISTEN
 from cdc_outbox.watch import inquiry, reads
 from cdc_outbox.watch import sample as samples
@@ -149,13 +150,30 @@ class Vigil:
         return self._connection
 
     async def _all(self) -> list[str]:
-        """The slots that are there, a pending one by the name that it will have."""
-        rows = await execute(await self._connected(), _ALL, within=PATIENCE)
-        if not rows and not self._names:
+        """The slots that are there, a pending one by the name that it will have; then those that are gone."""
+        there = await execute(await self._connected(), _ALL, within=PATIENCE)
+        names = [str(name).removesuffix(PENDING_SUFFIX) for (name,) in there] + await self._delivered()
+        if not names and not self._names:
             raise SlotMissing(
                 "this database has no slot that a relay could read", next="cdc-outbox init, or another --dsn"
             )
-        return [str(name).removesuffix(PENDING_SUFFIX) for (name,) in rows]
+        return names
+
+    async def _delivered(self) -> list[str]:
+        """The slots of this server that have a witness row: one that was dropped by another hand is missed."""
+        conn = await self._connected()
+        try:
+            rows = await witness.read_all(conn, within=PATIENCE)
+        except MissingRight:
+            return []
+        if isinstance(rows, Absent):
+            return []
+        here = await server.identity(conn, within=PATIENCE)
+        return [
+            row.slot
+            for row in rows
+            if row.system_identifier == here.system_identifier and not row.slot.endswith(PENDING_SUFFIX)
+        ]
 
     async def _take(self) -> None:
         if self._every:

@@ -248,6 +248,8 @@ class TestThresholds:
         assert first.startswith("CDC-OUTBOX UNKNOWN - any: ")
         assert "unknown name 'retaned'" in first
         assert any("next step" in each for each in evidence)
+        textfile = run_command(*wrong, "--format", "prometheus")
+        assert 'cdc_outbox_slot_health{slot="any",status="unknown"} 1.0' in textfile.stdout
         for flags in (("--json",), ("--format=json",)):
             document = run_command(*wrong, *flags)
             assert (document.returncode, document.stderr.count("\n")) == (3, 2)
@@ -379,6 +381,28 @@ class TestSeveral:
         named = bare.look(slot=pending)
         assert named.code == 2
         assert f'is how the slot "{bare.slot}" is called until it is ready' in named.headline
+
+    def test_all_misses_one_that_was_dropped_by_another_hand(self, ready: Examined) -> None:
+        """Beside another it was passed over, and all was well; alone it was nobody's."""
+        ready.sql(
+            SQL("select pg_create_logical_replication_slot({}, 'pgoutput')").format(
+                Literal(f"{ready.slot}_b")
+            ),
+            SQL("select pg_drop_replication_slot({})").format(Literal(ready.slot)),
+        )
+        environment = {"CDC_OUTBOX_DSN": ready.dsn, "CDC_OUTBOX_HTTP": "off"}
+        both = json.loads(run_command("health", "--all", "--json", env=environment).stdout)
+        require_valid(both)
+        assert [each["slot"]["name"] for each in both["slots"]] == [f"{ready.slot}_b", ready.slot]
+        ready.sql(SQL("select pg_drop_replication_slot({})").format(Literal(f"{ready.slot}_b")))
+        alone = run_command("health", "--all", env=environment)
+        assert alone.returncode == 2
+        assert alone.stdout.startswith(
+            f"{ready.slot}  CRITICAL  the replication slot {ready.slot} is gone; events were delivered up to"
+        )
+        # A copy of the table in another cluster tells of no slot of that one.
+        ready.sql(SQL("update cdc_outbox_witness set system_identifier = '1'"))
+        assert run_command("health", "--all", env=environment).returncode == 3
 
     def test_all_of_none(self, bare: Examined) -> None:
         bare.make_role()

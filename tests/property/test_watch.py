@@ -103,7 +103,7 @@ def test_nothing_is_ever_negative_and_every_form_can_be_written(
     assert text(health).splitlines()[0].startswith(f"outbox_slot  {health.status.value.upper()}  ")
     assert nagios([health]).split("\n")[0].count("|") <= 1
     assert prometheus([health]).startswith("# HELP cdc_outbox_slot_health ")
-    assert all(len(line) <= 80 for line in table([health], AT, width=80, colour=False))
+    assert all(len(line) <= 80 and line.isprintable() for line in table([health], AT, width=80, colour=False))
 
 
 @given(st.lists(samples, min_size=2, max_size=4), volumes)

@@ -389,6 +389,19 @@ class TestIncidents:
         assert health.summary.count("lacks the table") == 1
 
 
+class TestASingleLook:
+    def test_a_reader_that_has_confirmed_lately_is_no_alarm(self) -> None:
+        """A burst of others has just passed: what was written since is little, and none of it confirmed yet."""
+        witness = replace(WITNESS, updated_at=AT - timedelta(seconds=8))
+        known: dict[str, Any] = {"active": True, "witness": witness}
+        health = judged(at(0, written=100 * MIB, **known), at(1, written=101 * MIB, **known))
+        assert health.status is Level.OK, health.summary
+        assert health.summary == "active, 101.0 MiB not confirmed; WAL kept 101.0 MiB of 1.0 GiB (10 %)"
+        unsure = check(health, "time_to_loss")
+        assert (unsure.status, unsure.value) == (Level.UNKNOWN, None)
+        assert "nothing was confirmed in the moment that was looked at" in unsure.message
+
+
 class TestPosition:
     def test_beyond_the_witness(self) -> None:
         witness = replace(WITNESS, position=LSN(START + MIB))

@@ -65,6 +65,11 @@ class TestCheck:
         found.ok("x", "two\n  lines")
         assert only(found).message == "two lines"
 
+    def test_the_id_of_a_row_cant_move_the_cursor(self) -> None:
+        found = findings()
+        found.warn("rows", "the first (\x1b[2J42) because")
+        assert only(found).message == "the first (\\x1b[2J42) because"
+
 
 def report(*statuses: tuple[Status, int]) -> Report:
     return Report(

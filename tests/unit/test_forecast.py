@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdc_outbox.lsn import LSN
+from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch.forecast import Basis, Course, Forecast, Outlook
 from cdc_outbox.watch.rates import FAST, Average
 from cdc_outbox.watch.sample import Limits, Sample, Transaction
@@ -244,6 +245,27 @@ class TestRead:
             at(0, written=100, confirmed=0, active=True), at(1, written=100, confirmed=0, active=True)
         )
         assert (found.loss, found.caught_up) == (Outlook.NEVER, Outlook.NOW)
+
+
+class TestASingleLook:
+    """A second after somebody's burst: a reader of an idle outbox confirms every ten, and none of it was seen."""
+
+    def looked(self, seconds: float) -> Forecast:
+        """The reader confirmed so many seconds before, as the witness row says."""
+        row = Witness("outbox_slot", "7", 1, LSN(START), updated_at=AT - timedelta(seconds=seconds))
+        known: dict[str, Any] = {"active": True, "witness": row}
+        return course(at(0, written=100 * MIB, **known), at(1, written=101 * MIB, **known))
+
+    def test_says_nothing_of_a_reader_that_has_confirmed_lately(self) -> None:
+        found = self.looked(8)
+        assert (found.loss, found.seconds_to_loss) == (Outlook.UNKNOWN, None)
+        assert (found.caught_up, found.seconds_to_caught_up) == (Outlook.UNKNOWN, None)
+
+    def test_sees_one_that_stands(self) -> None:
+        found = self.looked(40)
+        assert found.loss is Outlook.IN
+        assert found.seconds_to_loss == pytest.approx(1024 - 101)
+        assert found.caught_up is Outlook.NEVER
 
 
 class TestAfterAQuietNight:

@@ -104,6 +104,19 @@ def test_a_hostile_application_name_cant_move_the_cursor() -> None:
     assert "\x1b" not in "".join(table([health], NOW, width=200, colour=False))
 
 
+def test_nor_can_a_hostile_name_of_a_prepared_transaction() -> None:
+    evil = replace(HOLDER, pid=None, gid="x\x1b]0;y\x07", application=None, began=NOW - timedelta(days=1))
+    known: dict[str, Any] = {"active": True, "oldest_prepared": evil}
+    health = judged(
+        at(0, written=600 * MIB, confirmed=600 * MIB, **known),
+        at(1, written=601 * MIB, confirmed=601 * MIB, **known),
+    )
+    assert health.next is not None
+    assert "rollback prepared" in health.next
+    for shown in (text(health), nagios([health]), "\n".join(table([health], NOW, width=200, colour=False))):
+        assert all(each.isprintable() for each in shown.split("\n"))
+
+
 def test_incidents_and_advice_have_their_lines() -> None:
     incident = Incident(IncidentKind.ALTERED, NOW, LSN(16), LSN(32), "publication outbox_pub was altered")
     witness = replace(WITNESS, position=LSN(2 * START), incidents=(incident,))

@@ -38,7 +38,7 @@ def table(healths: Sequence[Health], at: datetime, *, width: int, colour: bool) 
     for health in healths:
         if health.status is not Level.OK:
             lines += ["", *_wrapped(headline(health), width)]
-            lines += _wrapped(f"  next step     {health.next}", width) if health.next else []
+            lines += _wrapped(f"  next step     {words.printable(health.next)}", width) if health.next else []
     return lines
 
 
