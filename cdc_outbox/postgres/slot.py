@@ -123,6 +123,14 @@ class Slot:
         """The server can no longer serve this slot, and never will again."""
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
+    @property
+    def unready(self) -> bool:
+        """The server copies it from its primary, and hasn't come to a state that a promotion would keep (17+).
+
+        https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS-SYNCHRONIZATION
+        """
+        return self.synced and self.temporary
+
 
 def pending_name(name: str) -> str:
     """The name under which the slot `name` is made before it gets its own."""
@@ -178,6 +186,12 @@ def removable(slot: Slot) -> Slot:
         raise SlotUnusable(
             f'the slot "{slot.name}" belongs to the database "{slot.database}"',
             next="connect to that database with --dsn, or choose another name with --slot",
+        )
+    if slot.unready:
+        raise SlotUnusable(
+            f'the slot "{slot.name}" is on its way to this standby: a promotion now would lose it',
+            next="wait until the primary's has moved on; where nothing is written, on the primary: "
+            "select pg_log_standby_snapshot();",
         )
     if slot.temporary:
         raise SlotUnusable(

@@ -47,7 +47,8 @@ def slot(subject: Subject) -> Check:
         near = nearest(sample.name, names)
         if likeness(sample.name, near) >= slip.ALIKE and not isinstance(sample.witness, Witness):
             step = slip.unless(near, f"cdc-outbox health --slot {near}", sample.name, step)
-    return Check("slot", Level.CRITICAL, None, None, None, message, step)
+    level = Level.WARNING if slot is not None and slot.unready else Level.CRITICAL
+    return Check("slot", level, None, None, None, message, step)
 
 
 def synchronous_standby(subject: Subject) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch import words
@@ -14,6 +14,8 @@ from cdc_outbox.watch.verdict import above, good, measured, unknown
 
 if TYPE_CHECKING:
     from cdc_outbox.watch.subject import Subject
+
+_UNREACHED: Final = "the relay's /status is not reachable from here"
 
 
 def inactive_for(subject: Subject) -> tuple[float | None, str]:
@@ -72,7 +74,7 @@ def relay(subject: Subject) -> Check:
     """Whether the relay, where it could be asked, says that it can't deliver: at once, whatever its age."""
     state, reason = subject.delivery.state, subject.delivery.reason
     if state is None:
-        return unknown("relay", "not known: the relay's /status is not reachable from here")
+        return unknown("relay", f"not known: {_UNREACHED}")
     message = f"the relay says {state}" + (f": {reason}" if reason else "")
     level = Level.WARNING if subject.delivery.stuck else Level.OK
     return Check("relay", level, state, None, None, message, subject.next)
@@ -86,8 +88,9 @@ def oldest(subject: Subject) -> Check:
     )
     name = "oldest_unacknowledged"
     if seconds is None:
-        message = "not known: the relay's /status is not reachable from here"
-        return unknown(name, message, threshold)
+        state = subject.delivery.state
+        why = f"the relay says {state}, and reads nothing" if state is not None else _UNREACHED
+        return unknown(name, f"not known: {why}", threshold)
     message = (
         f"the oldest commit without an acknowledgement is {words.duration(seconds)} old{_trouble(subject)}"
     )

@@ -18,6 +18,7 @@ from cdc_outbox.watch.checks import judge, unreachable
 from cdc_outbox.watch.forecast import Course
 from cdc_outbox.watch.health import Check, Delivery, Health, Level, worst
 from cdc_outbox.watch.reads import Known
+from cdc_outbox.watch.render.text import text
 from cdc_outbox.watch.sample import Holder, Limits, Sample
 from cdc_outbox.watch.thresholds import Thresholds
 from tests.unit.sampled import AT, MIB, SLOT, sample, slot
@@ -389,6 +390,16 @@ class TestIncidents:
         assert health.summary.count("lacks the table") == 1
 
 
+def test_a_hot_standby_is_reached_and_knows_nothing_of_what_waits() -> None:
+    asked = check(judged(sample(), delivery=Delivery(state="standby")), "oldest_unacknowledged")
+    assert (asked.status, asked.message) == (
+        Level.UNKNOWN,
+        "not known: the relay says standby, and reads nothing",
+    )
+    alone = check(judged(sample()), "oldest_unacknowledged")
+    assert alone.message == "not known: the relay's /status is not reachable from here"
+
+
 class TestASingleLook:
     def test_a_reader_that_has_confirmed_lately_is_no_alarm(self) -> None:
         """A burst of others has just passed: what was written since is little, and none of it confirmed yet."""
@@ -448,6 +459,17 @@ class TestSlot:
             "cdc-outbox init --slot outbox_slot"
         )
         assert "if " not in str(self.of(None, others=others, witness=WITNESS).next), "this one was there"
+
+    def test_on_its_way_to_a_standby(self) -> None:
+        """PostgreSQL's own worker has it, as a temporary one, until the primary's has moved on."""
+        worker = Holder(4711, None, "", None, None)
+        half = slot(temporary=True, synced=True, confirmed_flush_lsn=None)
+        health = self.of(half, in_recovery=True, insert_lsn=None, holder=worker)
+        assert (health.status, check(health, "slot").status) == (Level.WARNING, Level.WARNING)
+        assert health.summary.startswith('the slot "outbox_slot" is on its way to this standby')
+        assert health.next is not None
+        assert "select pg_log_standby_snapshot();" in health.next
+        assert "active, pid 4711, wal_status reserved" in text(health)
 
     def test_gone_with_a_witness_left(self) -> None:
         health = self.of(None, witness=WITNESS)

@@ -66,7 +66,7 @@ def _slot(sample: Sample) -> str:
     if not slot.active:
         since = slot.inactive_since
         parts.append("inactive" if since is None else f"inactive since {words.moment(since, sample.at)}")
-    elif sample.holder is None:
+    elif sample.holder is None or sample.holder.user is None:
         parts.append(f"active, pid {slot.active_pid}")
     else:
         application = f", {sample.holder.application}" if sample.holder.application else ""
