@@ -25,9 +25,11 @@ def inactive_for(subject: Subject) -> tuple[float | None, str]:
         return None, ""
     if slot.inactive_since is not None:
         return subject.since(slot.inactive_since), ""
+    seen = subject.forecast.inactive_at
+    if seen is not None and seen > subject.forecast.began:
+        return subject.since(seen), ""
     if isinstance(sample.witness, Witness) and sample.witness.updated_at is not None:
         return subject.since(sample.witness.updated_at), "at most "
-    seen = subject.forecast.inactive_at
     if seen is not None and seen < sample.at:
         return subject.since(seen), "at least "
     return None, ""

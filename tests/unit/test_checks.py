@@ -85,6 +85,15 @@ class TestInactive:
         assert check(health, "inactive").value == 180
         assert health.summary.startswith("inactive for at most 3m")
 
+    @pytest.mark.parametrize(("seconds", "status"), [(5, Level.OK), (65, Level.WARNING)])
+    def test_before_17_since_it_was_seen_to_end(self, seconds: float, status: Level) -> None:
+        """The witness row of a quiet database is hours old, and its relay was there a moment ago."""
+        witness = replace(WITNESS, position=LSN(2 * START), updated_at=AT - timedelta(hours=5))
+        known: dict[str, Any] = {"written": 0, "version": 150000, "witness": witness}
+        health = judged(at(0, active=True, **known), at(4, **known), at(4 + seconds, **known))
+        assert (health.status, check(health, "inactive").value) == (status, seconds)
+        assert health.summary.startswith(f"inactive for {'5s' if seconds == 5 else '1m'};")
+
     def test_before_17_without_a_witness_nobody_knows(self) -> None:
         idle = replace(stopped(0), slot=slot(active=False), version=150000, witness=Absent.TABLE)
         health = judged(idle)
