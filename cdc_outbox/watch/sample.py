@@ -255,18 +255,20 @@ async def take(
     *,
     within: float | None = None,
     before: Sample | None = None,
+    lists_wal: bool = False,
 ) -> Sample:
     """Take a sample of the slot `name` on the control connection `conn`.
 
     `before` is the sample before this one on the same server: what it showed to be readable (the witness row, the
-    size of pg_wal) is read this time. `within`: seconds that the server has to answer.
+    size of pg_wal) is read this time. `within`: seconds that the server has to answer. `lists_wal`: also the size of
+    pg_wal where a slot has no limit, which takes the server a millisecond for each hundred files that are there.
 
     Where that can't be read any more, because a table was dropped or a right withdrawn, it is left out again.
     Raises what `execute` raises; SetupError where the witness row can't be understood.
     """
     wanted = parameters(name, publication, tables)
     try:
-        text = query(conn.info.server_version, before)
+        text = query(conn.info.server_version, before, lists_wal=lists_wal)
         rows = await execute(conn, text, wanted, within=within)
     except CdcOutboxError as error:
         if before is None or sqlstate.of(error) not in _NO_MORE:
@@ -275,11 +277,12 @@ async def take(
     return _read(name, publication, tuple(tables), rows[0], asked_witness=_asks_witness(before))
 
 
-def query(server_version: int, before: Sample | None) -> LiteralString:
+def query(server_version: int, before: Sample | None, *, lists_wal: bool = False) -> LiteralString:
     """The one query of a sample; `parameters` fills it."""
+    lists = lists_wal and before is not None and before.may_list_wal and before.limit is None
     return (
         _SAMPLE.replace("{look}", publications.look_query(server_version))
-        .replace("{wal}", _WAL if before is not None and before.may_list_wal else _NONE)
+        .replace("{wal}", _WAL if lists else _NONE)
         .replace("{witness}", _WITNESS if _asks_witness(before) else _NONE)
     )
 

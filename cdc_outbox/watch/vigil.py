@@ -187,6 +187,7 @@ class Vigil:
                 read.tables,
                 within=PATIENCE,
                 before=self._last.get(name),
+                lists_wal=True,
             )
             course = self._courses.setdefault(name, Course(volume=self._volume))
             self._forecasts[name] = course.add(sample)
