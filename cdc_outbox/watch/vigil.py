@@ -160,7 +160,7 @@ class Vigil:
         return names
 
     async def _delivered(self) -> list[str]:
-        """The slots of this server that have a witness row: one that was dropped by another hand is missed."""
+        """The slots of this primary that have a witness row: one that was dropped by another hand is missed."""
         conn = await self._connected()
         try:
             rows = await witness.read_all(conn, within=PATIENCE)
@@ -172,7 +172,9 @@ class Vigil:
         return [
             row.slot
             for row in rows
-            if row.system_identifier == here.system_identifier and not row.slot.endswith(PENDING_SUFFIX)
+            if row.system_identifier == here.system_identifier
+            and not here.in_recovery
+            and not row.slot.endswith(PENDING_SUFFIX)
         ]
 
     async def _take(self) -> None:

@@ -25,7 +25,7 @@ from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer
-from tests.servers.relay import clean_environment
+from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import eventually
 from tests.unit.health_schema import require_valid
 
@@ -225,6 +225,11 @@ def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
     pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
     pipeline.start()
     writer = pipeline.writer()
+    # The primary has it, or had: of a standby nobody expects it.
+    examined.sql(
+        "insert into cdc_outbox_witness (slot, system_identifier, timeline, position)"
+        " select 'elsewhere', system_identifier, timeline, position from cdc_outbox_witness"
+    )
     assert isinstance(examined.server, PostgresServer)
     with contextlib.closing(examined.server.standby()) as standby:
         there = Examined(standby, DATABASE, examined.slot, examined.role)
@@ -239,6 +244,8 @@ def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
         with Noise(examined.owner, 3) as noise:
             eventually(lambda: noise.written > 10, 60, "some WAL")
             looks = [there.look() for _ in range(3)]
+        every = run_command("health", "--all", env={"CDC_OUTBOX_DSN": there.dsn, "CDC_OUTBOX_HTTP": "off"})
+        assert (every.returncode, every.stdout.count("elsewhere")) == (0, 0), every
     for seen in looks:
         assert (seen.code, seen.document["forecast"]["loss"]) == (0, "never"), seen.text
         assert "on a standby, read by nobody" in seen.headline
