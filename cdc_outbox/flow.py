@@ -186,13 +186,18 @@ class Flow:
             publisher.flush()
             await publisher.room()
             self.stream.alive()
-        if self.suspect is not None:
-            await publisher.settled()
-            if self.intake.place > self.suspect:
-                self.suspect = None
-                if self.status.state is State.BLOCKED:
-                    self.status.change(State.STREAMING)
+        await self._await_suspect()
         return more
+
+    async def _await_suspect(self) -> None:
+        """While there is a suspect, each row is settled before the next: the last one is who a refusal is about."""
+        if self.suspect is None:
+            return
+        await self.publisher.settled()
+        if self.intake.place > self.suspect:
+            self.suspect = None
+            if self.status.state is State.BLOCKED:
+                self.status.change(State.STREAMING)
 
     async def _prepare(self, topic: str) -> None:
         """Wait, in state `held`, until the bus can take rows for the topic."""
@@ -293,6 +298,7 @@ class Flow:
             raise unconfirmed
 
     async def _read_to_commit(self) -> None:
+        await self._await_suspect()  # the reader may have been cut while a row was out
         try:
             while self.ledger.in_transaction:
                 if await self._take(1 if self.suspect else 1 << 62, to_commit=True):

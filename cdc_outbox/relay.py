@@ -402,10 +402,13 @@ class Relay:
     def _owes(self) -> bool:
         """Whether PostgreSQL would send again what Kafka has confirmed to us, though it may be confirmed there.
 
-        Not while another relay has the slot, nor while we are held: then nothing may be confirmed.
+        Not while another relay has the slot, nor while we are held: then nothing may be confirmed. A transaction of
+        which a part has arrived may be when the rest has, which an outage keeps back, but neither poison nor the bus.
         """
-        taken, may = self._memory.taken, self.status.state not in (State.STANDBY, State.HELD)
-        return may and self.status.confirmable > taken and self._deliveries.beyond(taken)
+        taken, state = self._memory.taken, self.status.state
+        whole = self.status.confirmable > taken and state not in (State.STANDBY, State.HELD)
+        cut = state in (State.CONNECTING, State.STREAMING) and self._suspect is None
+        return (whole or cut) and self._deliveries.beyond(taken)
 
     @property
     def _is_even(self) -> bool:
@@ -416,7 +419,7 @@ class Relay:
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
 
-        Raises DrainExceeded where that can't be done.
+        Raises DrainExceeded where an outage keeps from that, and what a person has to decide or mend.
         """
         self._ending = self._fail_fast = True
         limit = self._settings.limits.drain
@@ -430,10 +433,12 @@ class Relay:
         why: CdcOutboxError | None = None
         try:
             async with asyncio.timeout(left):
-                while why is None or (why.retriable and time.monotonic() - began < TO_CONFIRM):
+                while why is None or time.monotonic() - began < TO_CONFIRM:
                     try:
                         return await self._session(asyncio.Event(), asyncio.Event())
                     except CdcOutboxError as error:
+                        if not error.retriable:
+                            raise
                         why = error
                     await asyncio.sleep(backoff.seconds())
         except TimeoutError:

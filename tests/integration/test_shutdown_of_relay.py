@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, LiteralString
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL
 
 from cdc_outbox.faults import HOLD_CONFIRMATION
@@ -93,6 +94,33 @@ def test_a_stop_just_after_a_connection_was_lost_reads_on_to_the_commit_too(
     pipeline.terminate_walsender()
     hold.unlink()
     relay.signal(signal.SIGTERM)
+    assert relay.wait() == 0, relay.text()
+    assert_nothing_twice(pipeline, writer)
+
+
+def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
+    outbox: Database,
+    kafka: Kafka,
+    make_proxy: Callable[[str, int], Proxy],
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """A part of the transaction has arrived, and all that came before it is confirmed."""
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    way = make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
+    pipeline = make_pipeline(outbox, kafka, way=way).prepare(3).init()
+    relay = pipeline.start("--max-events-per-second", "3000")
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    writer.write(20_000, rows_per_transaction=20_000)
+    consumer.wait_count(1_000)
+    for _ in range(3):  # one confirms what came before, and the next one sees it
+        pipeline.wait_round()
+    proxy.refuse_new()
+    proxy.cut()
+    relay.wait_state("connecting")
+    relay.signal(signal.SIGTERM)
+    relay.wait_for(lambda record: record["event"] == "confirming what was delivered before", 30)
+    proxy.resume()
     assert relay.wait() == 0, relay.text()
     assert_nothing_twice(pipeline, writer)
 

@@ -72,8 +72,10 @@ class Bus(MemoryPublisher):
 
     async def room(self) -> None:
         self.waits_for_room = True
-        await super().room()
-        self.waits_for_room = False
+        try:
+            await super().room()
+        finally:
+            self.waits_for_room = False
 
 
 class Session:
@@ -123,6 +125,11 @@ class Session:
         await self.taken(1)
         self.stop.set()
         await self.until(lambda: self.status.state is State.DRAINING)
+
+    async def stopping_for_room(self) -> None:
+        """Be asked to stop, and wait until what is out holds that up."""
+        self.stop.set()
+        await self.until(lambda: self.status.state is State.DRAINING and self.publisher.waits_for_room)
 
     async def taken(self, rows: int) -> None:
         await self.until(lambda: self.intake.received >= rows)
@@ -408,15 +415,30 @@ def test_a_stop_sends_nothing_along_with_a_suspect() -> None:
         session = Session(suspect=(0x100, 1))
         session.stream.say(begin(0x100), relation(), row("a"), row("b"), row("c"), row("d"), commit(0x100))
         await session.taken(1)
-        session.stop.set()
-        await session.until(lambda: session.status.state is State.DRAINING)
-        await session.taken(2)
-        assert session.intake.received == 2
-        session.publisher.confirm(2)
+        await session.stopping_for_room()
+        for rows in (1, 2):
+            assert session.intake.received == rows
+            session.publisher.confirm()
+            await session.taken(rows + 1)
         await session.taken(4)
         session.publisher.confirm(2)
         await session.running
         assert session.keys == [b"a", b"b", b"c", b"d"]
+
+    run(test)
+
+
+def test_a_suspect_that_is_refused_after_a_stop_has_its_own_name() -> None:
+    async def test() -> None:
+        session = Session(suspect=(0x100, 0))
+        session.stream.say(begin(0x100), relation(), row("a"), row("b"), commit(0x100))
+        await session.taken(1)
+        await session.stopping_for_room()
+        session.publisher.fail(refused(0x100, 0))
+        error = await session.error()
+        assert isinstance(error, PoisonEvent)
+        assert error.event_id == "a"
+        assert session.publisher.inflight_events == 1
 
     run(test)
 

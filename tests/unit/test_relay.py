@@ -44,12 +44,16 @@ class Stage:
         self.taken_down: list[str] = []
         self.at: dict[str, Callable[[], None]] = {}
         """What happens while a part is being closed."""
+        self.suspect: tuple[int, int] | None = None
         self.relay = Relay(SETTINGS)
         monkeypatch.setattr(module, "Admission", lambda *_: self._admission())
         monkeypatch.setattr(module, "KafkaPublisher", self._publisher)
         monkeypatch.setattr(module, "Settlement", lambda *_, **__: SimpleNamespace(close=self._ends("round")))
         monkeypatch.setattr(module, "Intake", lambda *_: Mock(received=3, skipped={"bus": 1}))
-        monkeypatch.setattr(module, "Flow", lambda *_, **__: SimpleNamespace(run=self._flow, suspect=None))
+        monkeypatch.setattr(module, "Flow", self._made_flow)
+
+    def _made_flow(self, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(run=self._flow, suspect=self.suspect)
 
     async def _flow(self, *_: object) -> None:
         await self.flow()
@@ -130,7 +134,7 @@ def test_a_stop_during_clean_up_hides_no_error(stage: Stage, error: Exception, d
     assert stage.taken_down[-1] == "control connection"
 
 
-@pytest.mark.parametrize("left", ["nothing", "rows under way", "rows of a transaction under way"])
+@pytest.mark.parametrize("left", ["nothing", "rows under way"])
 def test_a_server_that_goes_while_a_stop_comes_is_its_failure_only_where_rows_would_come_again(
     stage: Stage, left: str
 ) -> None:
@@ -139,8 +143,6 @@ def test_a_server_that_goes_while_a_stop_comes_is_its_failure_only_where_rows_wo
     async def flow() -> None:
         if left == "rows under way":
             stage.ledger.pin()
-        elif left == "rows of a transaction under way":
-            stage.relay._deliveries.settle("topic", 0, (0x100, 0))
         stage.relay.stop()
         raise gone
 
@@ -172,6 +174,52 @@ def test_an_end_that_confirms_what_was_delivered_reads_on_to_the_commit_of_what_
     stage.flow = flow
     run(relay)
     assert targets == [None, 0x301]
+
+
+@pytest.mark.parametrize("comes", ["as the connection is lost", "between two sessions", "after poison"])
+def test_a_stop_owes_the_rest_of_a_transaction_of_which_a_part_has_arrived(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """All before it is confirmed. Where one of its rows can't be published, no other session would get further."""
+    relay = stage.relay
+    targets: list[LSN | None] = []
+    if comes != "as the connection is lost":
+        monkeypatch.setattr(relay._setbacks, "say", lambda _error: relay.stop())
+
+    async def flow() -> None:
+        targets.append(relay._target)
+        if len(targets) == 1:
+            relay._memory.taken = relay.status._confirmable = LSN(0x208)
+            relay._deliveries.settle("topic", 0, (0x300, 7))
+            if comes == "as the connection is lost":
+                relay.stop()
+            raise PostgresUnavailable("gone", next="wait")
+        relay._memory.taken = LSN(0x308)
+
+    stage.flow = flow
+    stage.suspect = (0x300, 8) if comes == "after poison" else None
+    run(relay)
+    assert targets == ([None] if comes == "after poison" else [None, 0x301])
+
+
+def test_an_end_that_may_not_confirm_what_was_delivered_says_why(stage: Stage) -> None:
+    """Not that nothing is lost, where the slot was moved past what wasn't sent."""
+    moved = GapFound("moved", next="recover")
+    sessions = 0
+
+    async def flow() -> None:
+        nonlocal sessions
+        sessions += 1
+        if sessions > 1:
+            raise moved
+        stage.relay._deliveries.settle("topic", 0, (0x300, 7))
+        stage.relay.stop()
+        raise PostgresUnavailable("gone", next="wait")
+
+    stage.flow = flow
+    with pytest.raises(GapFound) as raised:
+        run(stage.relay)
+    assert raised.value is moved
 
 
 def test_a_session_that_would_start_over_is_no_clean_end_of_a_stop(stage: Stage) -> None:
