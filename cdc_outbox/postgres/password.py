@@ -44,10 +44,27 @@ async def ask(provider: str, parameters: Mapping[str, str], *, within: float) ->
     except Exception as error:
         late = f"{provider} did not answer within {within:g} s"
         raise _none(provider, told, late if limit.expired() else hook.why(provider, error)) from error
-    if not isinstance(found, str) or not found.strip("\r\n") or "\0" in found:
-        what = "no text" if not isinstance(found, str) else "an empty one" if not found.strip() else "a NUL"
-        raise _none(provider, told, f"{provider} answers {what}")
-    return found.rstrip("\r\n")
+    if (unfit := _unfit(found)) is not None:
+        raise _none(provider, told, f"{provider} answers {unfit}")
+    return str(found).rstrip("\r\n")
+
+
+def _unfit(answer: object) -> str | None:
+    """What an answer is instead of a password, if so.
+
+    Python gives bytes that aren't UTF-8, of a variable say, as text that has no encoding.
+    """
+    if not isinstance(answer, str):
+        return "no text"
+    if not answer.strip("\r\n"):
+        return "an empty one"
+    if "\0" in answer:
+        return "a NUL"
+    try:
+        answer.encode()
+    except UnicodeEncodeError:
+        return "what is no text in UTF-8"
+    return None
 
 
 def _none(provider: str, told: Mapping[str, str], why: str) -> PostgresUnavailable:

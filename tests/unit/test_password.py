@@ -56,6 +56,10 @@ def odd(**_: str) -> str:
     return f"{SECRET}\0"
 
 
+def of_another_encoding(**_: str) -> str:
+    return f"{SECRET}é".encode("latin-1").decode(errors="surrogateescape")
+
+
 def hangs(**_: str) -> str:
     FREE.wait(60)
     return SECRET
@@ -105,6 +109,7 @@ def test_the_end_of_a_line_is_no_part_of_a_password() -> None:
         ("nothing", "answers no text"),
         ("empty", "answers an empty one"),
         ("odd", "answers a NUL"),
+        ("of_another_encoding", "answers what is no text in UTF-8"),
     ],
 )
 def test_one_that_fails_is_tried_again_and_can_be_called_by_hand(name: str, words: str) -> None:
