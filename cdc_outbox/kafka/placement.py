@@ -64,12 +64,7 @@ class Placement:
         try:
             async with asyncio.timeout(WITHIN):
                 await asking.bootstrap()
-                await asking.force_metadata_update()
-            cluster = asking.cluster
-            self._counts = {
-                topic: len(cluster.partitions_for_topic(topic) or ())
-                for topic in cluster.topics(exclude_internal_topics=False)
-            }
+                self._counts = await topics.listed(asking, internal=True)
             self._reached = True
         except (TimeoutError, KafkaError, OSError) as error:
             raise KafkaUnavailable(

@@ -22,13 +22,16 @@ from aiokafka.errors import (
 )
 
 from cdc_outbox.errors import CdcOutboxError, ConfigError, KafkaUnavailable, SetupError
-from cdc_outbox.kafka import client, options, refusal, tool
+from cdc_outbox.kafka import client, options, refusal, tool, topics
 from cdc_outbox.kafka.topic_settings import CLEANUP, question, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+    from typing import TypeVar
 
     from cdc_outbox.settings import KafkaSettings
+
+    Answer = TypeVar("Answer")
 
 PARTITION_BYTES: Final = 512 * 1024
 """Bytes that are fetched of one partition at a time, unless a single batch is larger."""
@@ -113,13 +116,7 @@ class Reading:
 
     async def topics(self) -> dict[str, int]:
         """All topics that we may see, without Kafka's own, with their numbers of partitions."""
-        kafka = self._consumer._client
-        await self._asked(kafka.force_metadata_update())
-        cluster = kafka.cluster
-        return {
-            name: len(cluster.partitions_for_topic(name) or ())
-            for name in cluster.topics(exclude_internal_topics=True)
-        }
+        return await self._asked(topics.listed(self._consumer._client, internal=False))
 
     async def starts(self, places: Collection[Place]) -> dict[Place, int]:
         """The first offset of each partition that is still there."""
@@ -223,7 +220,7 @@ class Reading:
             raise _silent(error) from error
         return batches
 
-    async def _asked(self, question: Awaitable[object]) -> object:
+    async def _asked(self, question: Awaitable[Answer]) -> Answer:
         try:
             async with asyncio.timeout(_ANSWER):
                 return await question

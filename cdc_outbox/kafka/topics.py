@@ -30,6 +30,7 @@ from cdc_outbox.publisher import TopicMissing
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
+    from aiokafka.client import AIOKafkaClient
 
     from cdc_outbox.settings import KafkaSettings
 
@@ -45,6 +46,21 @@ class Topic:
 
     partitions: int
     max_bytes: int | None
+
+
+async def listed(kafka: AIOKafkaClient, *, internal: bool) -> dict[str, int]:
+    """All topics that we may see, with their numbers of partitions, as they are now; `internal`: Kafka's own as well.
+
+    Raises KafkaError where no broker answers at the address that it advertises: to the client, which knows of no topic
+    before, that would look like a cluster without any.
+    """
+    if not await kafka.force_metadata_update():
+        raise KafkaError("no broker answers at the address that it advertises")
+    cluster = kafka.cluster
+    return {
+        topic: len(cluster.partitions_for_topic(topic) or ())
+        for topic in cluster.topics(exclude_internal_topics=not internal)
+    }
 
 
 async def look_up(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> Topic:
