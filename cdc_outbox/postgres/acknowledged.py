@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import CdcOutboxError, MissingRight, PostgresUnavailable
+from cdc_outbox.errors import CdcOutboxError, MissingRight
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import server, slip, witness
 from cdc_outbox.postgres.connection import Connection, execute
@@ -142,10 +142,7 @@ async def acknowledged(relay: Connection, owner: Connection, slot: str, table: T
     standby, MissingRight for who may not read the witness.
     """
     here = await server.identity(owner)
-    if here.in_recovery:
-        raise PostgresUnavailable(
-            f"PostgreSQL at {here.place} is a standby", next="name the primary in --dsn and --admin-dsn"
-        )
+    server.require_primary(here)
     await server.require_one_database(owner, relay)
     now = await newest(owner)
     relations = {int(oid) for (oid,) in await execute(owner, _TABLE, (table.schema, table.name))}

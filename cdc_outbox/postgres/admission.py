@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox import log
 from cdc_outbox.errors import (
-    PostgresUnavailable,
     PublicationReplaced,
     PublicationUnseen,
     PublicationWrong,
@@ -111,11 +110,7 @@ class Admission:
         connection = await connect_control(self._settings, application_name=self.application_name)
         self.control = Control(connection)
         self.server = await self.control.run(server.identity)
-        if self.server.in_recovery:
-            raise PostgresUnavailable(
-                f"PostgreSQL at {self.server.place} is a standby",
-                next="nothing to do: the relay waits until it is promoted, or name the primary in the DSN",
-            )
+        server.require_primary(self.server)
         await self.control.run(server.require_able)
 
     async def reconnect(self) -> None:

@@ -28,7 +28,6 @@ from cdc_outbox import log
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
-    PostgresUnavailable,
     PublicationWrong,
     SlotBlocked,
     SlotBusy,
@@ -193,12 +192,7 @@ async def _control(
     """
     control = Control(await connect_control(settings.postgres, application_name=application_name))
     try:
-        reached = await control.run(server.identity)
-        if reached.in_recovery:
-            raise PostgresUnavailable(
-                f"PostgreSQL at {reached.place} is a standby",
-                next="name the primary in --dsn or CDC_OUTBOX_DSN",
-            )
+        server.require_primary(await control.run(server.identity))
         await control.run(server.require_able)
         try:
             await _require_published(control, settings)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
-from cdc_outbox.errors import MissingRight, OtherServer, SetupError
+from cdc_outbox.errors import MissingRight, OtherServer, PostgresUnavailable, SetupError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute, place
 
@@ -95,6 +95,16 @@ async def identify(conn: Connection, *, within: float | None = None) -> Server:
 def _text(value: str | bytes) -> str:
     """Text columns come as bytes while client_encoding is SQL_ASCII."""
     return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+def require_primary(found: Server) -> None:
+    """Raise PostgresUnavailable on a standby: nothing can be made there or streamed, until it is promoted."""
+    if found.in_recovery:
+        raise PostgresUnavailable(
+            f"PostgreSQL at {found.place} is a standby",
+            next="name the primary in --dsn or CDC_OUTBOX_DSN, and in --admin-dsn if there is one; or wait until this "
+            "one is promoted",
+        )
 
 
 def require_same(control: Server, stream: Server) -> None:

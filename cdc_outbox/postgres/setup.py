@@ -48,6 +48,7 @@ from cdc_outbox.postgres.server import (
     identity,
     require_able,
     require_one_database,
+    require_primary,
     wrong_wal_level,
 )
 from cdc_outbox.postgres.slot import APPLICATION_NAME, WAIT, Slot
@@ -160,11 +161,7 @@ class _Init:
     async def run(self) -> InitReport:
         chosen = steps.chosen_by(self.options)
         server = await identity(self.owner)
-        if server.in_recovery:
-            raise SetupError(
-                f"the server at {server.place} is a standby, and nothing can be created there",
-                next="name the primary with --dsn (and --admin-dsn)",
-            )
+        require_primary(server)
         if "slot" in chosen:
             await self.look()
             await self.check(chosen)

@@ -52,7 +52,7 @@ from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
 from cdc_outbox.postgres.publication import Change, compare
-from cdc_outbox.postgres.server import identity, require_able, require_one_database
+from cdc_outbox.postgres.server import identity, require_able, require_one_database, require_primary
 from cdc_outbox.postgres.slot import WAIT, Slot
 from cdc_outbox.postgres.waiting_rows import Choice, Waiting, waiting
 from cdc_outbox.repair.old_relay import require_at_rest
@@ -138,11 +138,7 @@ async def backfill(settings: Settings, options: Options, listener: Listener) -> 
         relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
         stack.push_async_callback(relay.close)
         server = await identity(relay)
-        if server.in_recovery:
-            raise SetupError(
-                f"the server at {server.place} is a standby, and no slot can be made there",
-                next="name the primary with --dsn (and --admin-dsn)",
-            )
+        require_primary(server)
         await require_one_database(owner, relay)
         await table_rows.patient(owner)
         await require_able(relay)

@@ -182,12 +182,20 @@ def test_no_room_for_a_slot_is_named(make_postgres: Callable[..., PostgresServer
     assert place.slots() == [place.slot]
 
 
-def test_nothing_is_created_on_a_standby(own_postgres: PostgresServer, slot: str) -> None:
+def test_nothing_is_created_on_a_standby_and_who_waits_for_a_server_waits_for_its_promotion(
+    own_postgres: PostgresServer, slot: str
+) -> None:
     standby = own_postgres.standby()
     try:
-        error, remedy = on_own(standby, slot).refused("--create-table")
-        assert "is a standby" in error
-        assert "--dsn" in remedy
+        place = on_own(standby, slot)
+        for command, arguments in (
+            ("init", ["--create-table"]),
+            ("backfill", ["--yes"]),
+            ("start", ["--init", "--create-table", "--fail-fast"]),
+        ):
+            error, remedy = place.refused(*arguments, command=command, code=1)
+            assert "is a standby" in error
+            assert "--dsn" in remedy
     finally:
         standby.close()
 
