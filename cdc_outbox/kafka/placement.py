@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable
 from cdc_outbox.kafka import delivery_errors, options, refusal, topics
-from cdc_outbox.kafka.partitioner import HASHES
+from cdc_outbox.kafka.partitioner import HASHES, spread
 from cdc_outbox.kafka.records import size_of
 from cdc_outbox.kafka.topic_settings import MAX_BYTES, max_bytes, question
 
@@ -89,7 +89,7 @@ class Placement:
             return None
         if number is not None:
             return number if 0 <= number < count else None
-        return (self._hash(key) if key is not None else (lsn >> 3) + seq) % count
+        return (spread(lsn, seq) if key is None else self._hash(key)) % count
 
     async def obstacle(self, encoded: Encoded) -> Obstacle | None:
         """What would keep the event from being delivered now, after `of` was asked for it.

@@ -33,7 +33,7 @@ from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
-from cdc_outbox.kafka.partitioner import HASHES
+from cdc_outbox.kafka.partitioner import HASHES, spread
 from cdc_outbox.kafka.records import Records, size_of
 from cdc_outbox.publisher import BusRefused, StartOver, TopicUnknown, Unpublishable
 from cdc_outbox.table.unfit import LEAVE_OUT
@@ -184,9 +184,7 @@ class KafkaPublisher:
         if lanes is None:
             raise TopicUnknown(topic)
         if number is None:
-            # Without a key the place decides, so that a row which comes again goes to the same partition.
-            number = (lsn >> 3) + seq if key is None else self._hash(key)
-            lane = lanes[number % len(lanes)]
+            lane = lanes[(spread(lsn, seq) if key is None else self._hash(key)) % len(lanes)]
         elif 0 <= number < len(lanes):
             lane = lanes[number]
         else:
