@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc_outbox import faults, log, oversleep, pulse
-from cdc_outbox.backoff import Backoff
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
@@ -33,7 +32,7 @@ from cdc_outbox.errors import (
     SynchronousStandby,
 )
 from cdc_outbox.intake import TableUnknown
-from cdc_outbox.publisher import StartOver, TopicMissing, TopicUnknown, Unpublishable
+from cdc_outbox.publisher import StartOver, TopicUnknown, Unpublishable, prepared
 from cdc_outbox.rate import RateLimit
 from cdc_outbox.state import State
 
@@ -201,22 +200,15 @@ class Flow:
 
     async def _prepare(self, topic: str) -> None:
         """Wait, in state `held`, until the bus can take rows for the topic."""
-        backoff = Backoff(self.settings.retry)
-        while True:
-            try:
-                await self.publisher.prepare(topic)
-            except TopicMissing as error:
-                if self.settings.kafka.unknown_topic == "poison":
-                    raise self.intake.poison(error, reason="unknown_topic") from error
-                self._hold(error)
-            except (Held, KafkaUnavailable) as error:
-                self._hold(error)
-            else:
-                break
-            self._awaits_topic = True
-            self.stream.alive()
-            await asyncio.sleep(backoff.seconds())
+        missing = await prepared(self.publisher, topic, self.settings, self._hold_for_topic)
         self._awaits_topic = False
+        if missing is not None:
+            raise self.intake.poison(missing, reason="unknown_topic") from missing
+
+    def _hold_for_topic(self, error: CdcOutboxError) -> None:
+        self._hold(error)
+        self._awaits_topic = True
+        self.stream.alive()
 
     def _hold(self, error: CdcOutboxError) -> None:
         """Enter state `held` and say why, once for each cause. Raises it where we are to end: it may take for ever."""

@@ -11,12 +11,16 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from cdc_outbox.errors import CdcOutboxError, Held, PoisonEvent, SetupError
+from cdc_outbox.backoff import Backoff
+from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent, SetupError
 from cdc_outbox.event import event_id
 from cdc_outbox.lsn import place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdc_outbox.event import Encoded
+    from cdc_outbox.settings import Settings
 
 
 class TopicUnknown(Exception):
@@ -126,6 +130,28 @@ class Publisher(Protocol):
 
     async def stop(self, *, within: float) -> None:
         """End; what isn't confirmed by then has an unknown outcome."""
+
+
+async def prepared(
+    bus: Publisher, topic: str, settings: Settings, held: Callable[[CdcOutboxError], None]
+) -> TopicMissing | None:
+    """Wait until the bus can take rows for a topic; why a row of it is poison instead, where the settings have it so.
+
+    `held` is told what is in the way, each time that it was tried; what it raises ends the waiting.
+    """
+    backoff = Backoff(settings.retry)
+    while True:
+        try:
+            await bus.prepare(topic)
+        except TopicMissing as missing:
+            if settings.kafka.unknown_topic == "poison":
+                return missing
+            held(missing)
+        except (Held, KafkaUnavailable) as error:
+            held(error)
+        else:
+            return None
+        await asyncio.sleep(backoff.seconds())
 
 
 @dataclass(slots=True)

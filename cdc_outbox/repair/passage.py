@@ -22,7 +22,7 @@ from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, PoisonEvent, SetupError
 from cdc_outbox.kafka.publisher import KafkaPublisher
-from cdc_outbox.publisher import Deliveries, StartOver, TopicMissing, TopicUnknown, Unpublishable
+from cdc_outbox.publisher import Deliveries, StartOver, TopicMissing, TopicUnknown, Unpublishable, prepared
 from cdc_outbox.rate import RateLimit
 
 if TYPE_CHECKING:
@@ -239,19 +239,7 @@ class Passage:
 
     async def prepare(self, publisher: KafkaPublisher, topic: str) -> TopicMissing | None:
         """Wait until the bus can take rows for a topic; why a row of it is poison, where the settings have it so."""
-        backoff = Backoff(self._settings.retry)
-        while True:
-            try:
-                await publisher.prepare(topic)
-            except TopicMissing as error:
-                if self._settings.kafka.unknown_topic == "poison":
-                    return error
-                self._say(error)
-            except (Held, KafkaUnavailable) as error:
-                self._say(error)
-            else:
-                return None
-            await asyncio.sleep(backoff.seconds())
+        return await prepared(publisher, topic, self._settings, self._say)
 
     def leave_out(self, number: int, reason: str) -> None:
         """Count a row that a rule leaves out, once, however often it is met."""
