@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString
 
-from cdc_outbox.postgres.connection import execute
+from cdc_outbox.postgres.connection import decoded, execute
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.connection import Connection
@@ -39,15 +39,10 @@ select s.active_pid, extract(epoch from a.backend_start)::text
 async def own(conn: Connection) -> Backend:
     """The process of a connection, which may be a replication connection."""
     ((pid, began),) = await execute(conn, _OWN, stage="identify")
-    return Backend(int(pid), _text(began))
+    return Backend(int(pid), None if began is None else decoded(began))
 
 
 async def holder(conn: Connection, slot: str) -> Backend | None:
     """Who has the slot; None where nobody has it, or there is none."""
     rows = await execute(conn, _HOLDER, (slot,))
-    return Backend(int(rows[0][0]), _text(rows[0][1])) if rows else None
-
-
-def _text(value: str | bytes | None) -> str | None:
-    """Text columns come as bytes while client_encoding is SQL_ASCII."""
-    return value.decode("ascii") if isinstance(value, bytes) else value
+    return Backend(int(rows[0][0]), rows[0][1]) if rows else None

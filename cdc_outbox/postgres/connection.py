@@ -243,6 +243,16 @@ def leads_somewhere(dsn: str) -> bool:
     return bool(dsn) or any(os.environ.get(name) for name in LIBPQ_VARIABLES)
 
 
+def in_short(error: Exception) -> str:
+    """What libpq says of a connection that is of no use any more: the first line of it."""
+    return next(iter(str(error).strip().splitlines()), "closed by the server")
+
+
+def decoded(text: str | bytes) -> str:
+    """A text of a replication connection's answer, which comes as bytes while client_encoding is SQL_ASCII."""
+    return text.decode("ascii") if isinstance(text, bytes) else text
+
+
 async def _connect(
     settings: PostgresSettings,
     dsn: str,

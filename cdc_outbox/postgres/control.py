@@ -14,7 +14,7 @@ from psycopg import Error, OperationalError
 
 from cdc_outbox.errors import CdcOutboxError, PostgresShutdown, PostgresUnavailable
 from cdc_outbox.postgres import sqlstate
-from cdc_outbox.postgres.connection import sever
+from cdc_outbox.postgres.connection import in_short, sever
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -104,9 +104,8 @@ class Control:
                 next="nothing to do: the relay made way and reconnects by itself",
             )
         else:
-            text = str(error).strip().splitlines()
             reason = PostgresUnavailable(
-                f"the control connection was lost: {text[0] if text else 'closed by the server'}",
+                f"the control connection was lost: {in_short(error)}",
                 next="nothing to do: the relay reconnects by itself",
             )
         self.lost.set_result(reason)

@@ -14,7 +14,7 @@ from typing import Final, LiteralString
 
 from cdc_outbox.errors import MissingRight, OtherServer, PostgresUnavailable, SetupError
 from cdc_outbox.event import quote
-from cdc_outbox.postgres.connection import Connection, execute, place
+from cdc_outbox.postgres.connection import Connection, decoded, execute, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,12 @@ async def identify(conn: Connection, *, within: float | None = None) -> Server:
     ((in_recovery, started),) = await execute(conn, _INSTANCE, stage="identify", within=within)
     return Server(
         version=conn.info.server_version,
-        system_identifier=_text(system_identifier),
+        system_identifier=decoded(system_identifier),
         timeline=int(timeline),
         in_recovery=bool(in_recovery),
         place=place(conn),
-        started=_text(started),
+        started=decoded(started),
     )
-
-
-def _text(value: str | bytes) -> str:
-    """Text columns come as bytes while client_encoding is SQL_ASCII."""
-    return value.decode("ascii") if isinstance(value, bytes) else value
 
 
 def require_primary(found: Server) -> None:

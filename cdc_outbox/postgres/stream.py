@@ -27,7 +27,7 @@ from psycopg.pq import ExecStatus
 from cdc_outbox.errors import PostgresUnavailable
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import refusal, sqlstate
-from cdc_outbox.postgres.connection import ANSWER_TIMEOUT, execute, place
+from cdc_outbox.postgres.connection import ANSWER_TIMEOUT, execute, in_short, place
 from cdc_outbox.postgres.protocol import EPOCH_US, encode_status
 from cdc_outbox.postgres.readiness import ready
 
@@ -202,9 +202,8 @@ class ReplicationStream:
 
     def gone(self, error: Exception) -> PostgresUnavailable:
         """The error for one of libpq's, after which the connection is of no use."""
-        text = str(error).strip().splitlines()
         return PostgresUnavailable(
-            f"the replication connection was lost: {text[0] if text else 'closed by the server'}",
+            f"the replication connection was lost: {in_short(error)}",
             next="nothing to do: the relay reconnects by itself",
         )
 

@@ -36,6 +36,7 @@ from cdc_outbox.postgres.connection import (
     connect_control,
     end_with_us,
     execute,
+    in_short,
     place,
     sever,
 )
@@ -408,7 +409,6 @@ async def _received(conn: Connection) -> None:
 
 
 def _gone(conn: Connection, error: Exception) -> PostgresUnavailable:
-    first = (str(error).strip().splitlines() or ["closed by the server"])[0]
     return PostgresUnavailable(
-        f"the connection to PostgreSQL that read the table was lost: {first}", next=refusal.NETWORK
+        f"the connection to PostgreSQL that read the table was lost: {in_short(error)}", next=refusal.NETWORK
     )
