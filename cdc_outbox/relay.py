@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cdc_outbox.mark import Marks
     from cdc_outbox.marker import Marker
     from cdc_outbox.postgres.backend import Backend
+    from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.settings import Settings
 
@@ -95,18 +96,14 @@ class Relay:
         self._caught_up = asyncio.Event()
         self._target: LSN | None = None
         """To have confirmed up to there is to be caught up, where that is an end."""
-        self._ending = False
-        """Whether it is the last session, which only confirms what those before have delivered."""
         self._flowed = False
         """Whether the session has streamed."""
         self._suspect: tuple[int, int] | None = None
         """What `Flow.suspect` was at the end of the session before."""
         self._unsettled = 0
         """Batches of the session before that Kafka may have or not."""
-        self._stream_of: tuple[str, int | None] | None = None
-        """System and timeline of the last stream; None before the first."""
-        self._started: str | None = None
-        """When the server of the last stream had started, in its own words."""
+        self._met: Server | None = None
+        """The server of the last stream; None before the first."""
         self._walsender: Backend | None = None
         """The walsender of the last stream."""
         self._ending_since: float | None = None
@@ -145,7 +142,7 @@ class Relay:
                     _log.info, "starting over", str(reason), reason=str(reason), slot=self.status.slot
                 )
             except CdcOutboxError as error:
-                may = self._setbacks.may_go_on(error, began=self._stream_of is not None, flowed=self._flowed)
+                may = self._setbacks.may_go_on(error, began=self._met is not None, flowed=self._flowed)
                 if not may or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
@@ -164,8 +161,11 @@ class Relay:
         if self._caught_up.is_set() and not self._stop.is_set():
             self._require_marked()
 
-    async def _session(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
-        """From a free slot to the first failure, or to the end that was asked for."""
+    async def _session(self, stop: asyncio.Event, caught_up: asyncio.Event, *, last: bool = False) -> None:
+        """From a free slot to the first failure, or to the end that was asked for.
+
+        `last`: it is there only to confirm what those before have delivered.
+        """
         settings = self._settings
         if self._set_up is not None:
             await self._set_up()
@@ -189,7 +189,7 @@ class Relay:
             await self._reach_bus(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
-            if self._ending and not self._owes:
+            if last and not self._owes:
                 return  # what was sent at the last moment has been taken
             self._meet(admission)
             stream = await admission.stream()
@@ -206,7 +206,7 @@ class Relay:
                 intake,
                 interval=settings.postgres.guard_interval,
                 target=await self._catch_up_to(admission),
-                proves=not (self._ending or self._stop.is_set()),
+                proves=not (last or self._stop.is_set()),
                 tally=tally,
                 repeats=self.status.repeats,
                 marks=self._marks,
@@ -264,7 +264,7 @@ class Relay:
         try:
             await publisher.start()
         except (KafkaUnavailable, BusRefused) as error:
-            if self._fail_fast or (isinstance(error, BusRefused) and self._stream_of is None):
+            if self._fail_fast or (isinstance(error, BusRefused) and self._met is None):
                 raise
             self._fixed_topics = set()  # what is missing holds the row that needs it
             self._setbacks.say(error)
@@ -292,7 +292,7 @@ class Relay:
             return None
         from cdc_outbox import marker
 
-        first = self._stream_of is None
+        first = self._met is None
         return await marker.opened(self._settings, self._mapping, self._marks, admission, strict=first)
 
     async def _end_of_marks(self, marker: Marker) -> None:
@@ -340,17 +340,19 @@ class Relay:
         restarted may have been set back to a moment after the last witness row, and have written on past what was
         delivered then: of that only what the row covers is sure.
         """
-        server = admission.server
-        stream_of = (server.system_identifier, server.timeline)
-        if self._stream_of not in (None, stream_of) or admission.was_set_back(self._deliveries.until):
+        before, now = self._met, admission.server
+        self._met = now
+        elsewhere = before is not None and (
+            before.system_identifier != now.system_identifier or before.timeline != now.timeline
+        )
+        if elsewhere or admission.was_set_back(self._deliveries.until):
             self._deliveries.forget()
             self.status.forget()
             if self._marks is not None:
                 self._marks.forget()
-        elif self._started not in (None, server.started):
+        elif before is not None and before.started != now.started:
             self._deliveries.forget_beyond(self._memory.proven)
             self.status.forget(self._memory.proven)
-        self._stream_of, self._started = stream_of, server.started
 
     async def _catch_up_to(self, admission: Admission) -> LSN | None:
         if self._until_caught_up and self._target is None:
@@ -421,7 +423,7 @@ class Relay:
 
         Raises DrainExceeded where an outage keeps from that, and what a person has to decide or mend.
         """
-        self._ending = self._fail_fast = True
+        self._fail_fast = True
         limit = self._settings.limits.drain
         # A transaction of which something has arrived is read on to its commit, which ends behind its final LSN.
         until = max(self.status.confirmable, LSN(self._deliveries.until + 1))
@@ -435,7 +437,7 @@ class Relay:
             async with asyncio.timeout(left):
                 while why is None or time.monotonic() - began < TO_CONFIRM:
                     try:
-                        return await self._session(asyncio.Event(), asyncio.Event())
+                        return await self._session(asyncio.Event(), asyncio.Event(), last=True)
                     except CdcOutboxError as error:
                         if not error.retriable:
                             raise

@@ -358,7 +358,7 @@ def test_positions_of_another_timeline_are_forgotten(stage: Stage, timeline: int
     admission: Any = stage._admission()
     stage.relay._meet(admission)
     stage.relay.status._received = stage.relay.status._confirmable = LSN(0x9000)
-    admission.server.timeline = timeline
+    admission.server = SimpleNamespace(**{**vars(admission.server), "timeline": timeline})
     stage.relay._meet(admission)
     assert stage.relay.status.confirmable == (0x9000 if timeline == 1 else 0)
 
