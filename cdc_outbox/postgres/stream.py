@@ -105,8 +105,8 @@ class ReplicationStream:
 
     @property
     def over_tcp(self) -> bool:
-        """Whether each message of the walsender wakes the reader (postgres over TCP), unlike on a Unix socket."""
-        return not self._pgconn.host.startswith(b"/")
+        """Whether each message of the walsender wakes the reader, as over TCP and unlike on a Unix socket."""
+        return not self._pgconn.host.startswith((b"/", b"@"))  # a directory, or a name of Linux's own
 
     @property
     def confirmed(self) -> LSN:

@@ -289,11 +289,12 @@ def test_a_frozen_peer_keeps_nobody_waiting() -> None:
     run(test)
 
 
-def test_the_way_to_the_server_is_known() -> None:
+@pytest.mark.parametrize("socket", [b"/run/postgresql", b"@postgresql"])
+def test_the_way_to_the_server_is_known(socket: bytes) -> None:
     async def test(over: Over) -> None:
         assert over.stream.pid == 4711
         by_tcp = over.stream.over_tcp
-        over.pgconn.host = b"/run/postgresql"
+        over.pgconn.host = socket
         assert (by_tcp, over.stream.over_tcp) == (True, False)
 
     run(test)
