@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc_outbox.postgres.backend import Backend
-    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.settings import PostgresSettings

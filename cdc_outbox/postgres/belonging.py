@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from cdc_outbox.event import TableName
     from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.settings import PostgresSettings
 
 

@@ -29,7 +29,8 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import publication as publications
 from cdc_outbox.postgres import synchronous
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.publication import Change, Identity, PublicationState
+from cdc_outbox.postgres.publication import PublicationState
+from cdc_outbox.postgres.publication_identity import Change, Identity, compare
 from cdc_outbox.postgres.remedy import accept_gap, recover
 from cdc_outbox.postgres.server import timeline_of
 from cdc_outbox.postgres.witness import Incident, IncidentKind, Witness
@@ -220,7 +221,7 @@ class PublicationWatch:
         self.unwritten = tuple(each for each in self.unwritten if each not in hidden)
         change = Change.UNCHANGED
         if before is not None:
-            change = publications.compare(before, state.identity)
+            change = compare(before, state.identity)
         elif hidden:
             change = Change.MADE_AGAIN
         if hidden and (change is Change.ALTERED or hidden[-1].kind is IncidentKind.TRACELESS):

@@ -23,14 +23,15 @@ from cdc_outbox.postgres import pending_note, slot, whole, witness
 from cdc_outbox.postgres.blocker import unended
 from cdc_outbox.postgres.connection import Connection
 from cdc_outbox.postgres.pending_note import Gap
-from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.publication_identity import Change, compare
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdc_outbox.postgres.blocker import Blocker
-    from cdc_outbox.postgres.publication import Identity, PublicationState
+    from cdc_outbox.postgres.publication import PublicationState
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
     from cdc_outbox.postgres.whole import Keys

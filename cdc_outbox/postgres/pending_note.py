@@ -20,12 +20,12 @@ from cdc_outbox.event import quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import witness
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.publication_identity import Change, compare
 from cdc_outbox.postgres.slot import pending_name
 from cdc_outbox.postgres.witness import Absent, Witness
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.publication import Identity
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.slot import Slot
 

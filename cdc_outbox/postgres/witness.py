@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString, Protocol
 from cdc_outbox.errors import GapFound, MissingRight, SetupError, SlotMissing
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.publication import Identity
+from cdc_outbox.postgres.publication_identity import Identity
 from cdc_outbox.postgres.remedy import recover
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from cdc_outbox.postgres import (
 from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import Connection, connect_control
 from cdc_outbox.postgres.peek import holding
-from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.publication_identity import Change, compare
 from cdc_outbox.postgres.server import identity, require_able, require_one_database, require_primary
 from cdc_outbox.postgres.slot import WAIT, Slot
 from cdc_outbox.postgres.waiting_rows import Choice, Waiting, waiting
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cdc_outbox.postgres.blocker import Blocker
-    from cdc_outbox.postgres.publication import Identity
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.table_rows import Chunk
     from cdc_outbox.settings import Settings

@@ -18,7 +18,7 @@ from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.connection import Connection
-    from cdc_outbox.postgres.publication import Identity
+    from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.settings import Settings
 
 _NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"

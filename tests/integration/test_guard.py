@@ -18,7 +18,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres import server
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication
 from cdc_outbox.postgres.guard import Guarded, GuardReport, PublicationWatch, guard
-from cdc_outbox.postgres.publication import Change, compare
+from cdc_outbox.postgres.publication_identity import Change, compare
 from cdc_outbox.postgres.witness import IncidentKind
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database

@@ -12,15 +12,8 @@ from psycopg.sql import SQL
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import connect_control
-from cdc_outbox.postgres.publication import (
-    Change,
-    Identity,
-    PublicationState,
-    compare,
-    look,
-    look_query,
-    parameters,
-)
+from cdc_outbox.postgres.publication import PublicationState, look, look_query, parameters
+from cdc_outbox.postgres.publication_identity import Change, Identity, compare
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.servers.postgres import Postgres

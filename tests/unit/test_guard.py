@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cdc_outbox.errors import PublicationReplaced
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.guard import Finding, ProvenSnapshot, PublicationWatch
-from cdc_outbox.postgres.publication import Identity, Member, PublicationState, Row
+from cdc_outbox.postgres.publication import PublicationState
+from cdc_outbox.postgres.publication_identity import Identity, Member, Row
 from cdc_outbox.postgres.witness import Incident, IncidentKind, Witness
 
 IDENTITY = Identity(Row(1, "10"), (("public.outbox", Member(2, 3, frozenset({Row(4, "11")}))),))

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cdc_outbox.errors import PublicationWrong
-from cdc_outbox.postgres.publication import Change, Identity, Member, PublicationState, Row, compare
+from cdc_outbox.postgres.publication import PublicationState
+from cdc_outbox.postgres.publication_identity import Change, Identity, Member, Row, compare
 
 TABLE = Member(table=16390, schema=2200, rows=frozenset({Row(16401, "744")}))
 BEFORE = Identity(Row(16400, "743"), (("public.outbox", TABLE),))

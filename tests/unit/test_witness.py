@@ -9,7 +9,7 @@ import pytest
 
 from cdc_outbox.errors import GapFound, SlotMissing
 from cdc_outbox.lsn import LSN
-from cdc_outbox.postgres.publication import Identity, Member, Row
+from cdc_outbox.postgres.publication_identity import Identity, Member, Row
 from cdc_outbox.postgres.server import Server
 from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Witness, judge
 
