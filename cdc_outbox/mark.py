@@ -14,34 +14,31 @@ a lock or a failure, the row has to be one of a transaction that is known to be 
 A row that can't be marked (a constraint, a trigger) fails the whole statement. Keys that were refused are halved until
 it stands alone, and it is given up alone; what was confirmed later goes first all the while.
 
-On the hot path it costs one more call and one reference a row; keys are packed into what a statement takes once a
-drain. Nothing of it is there while `outbox.mark` is `none`.
+On the hot path it costs little (`mark_keys.py`). Nothing of it is there while `outbox.mark` is `none`.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from asyncio import Event
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import clock, log
 from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.mark_keys import Noted, joined, noting
 from cdc_outbox.postgres.guard import ProvenSnapshot
 from cdc_outbox.postgres.marking import BATCH
 from cdc_outbox.tally import reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from cdc_outbox.event import Encoded, TableName, Values
+    from cdc_outbox.event import TableName
     from cdc_outbox.lsn import LSN
+    from cdc_outbox.mark_keys import Chunk, Encode
     from cdc_outbox.postgres.marking import Marking, Outcome
     from cdc_outbox.table.mapping import Plan
-
-    Encode = Callable[[Values, int, int, int], Encoded | str]
 
 _log = log.get(__name__)
 
@@ -66,88 +63,6 @@ REFUSED_TOLD: Final = 60.0
 FRESH: Final = 5.0
 """Seconds after its confirmation in which a key is taken for that of the row that was delivered."""
 
-_CHUNK: Final = 240
-"""Bytes of memory that a chunk takes beside its keys, about."""
-
-_PLAIN: Final = frozenset({"uuid", "smallint", "integer", "bigint"})
-"""Types whose text needs no quotes in an array literal."""
-
-_ELEMENT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,]+', re.DOTALL)
-"""One of the elements inside an array literal."""
-
-
-class Chunk:
-    """Keys of rows of one table. They are delivered when a position beyond `lsn` is confirmed.
-
-    `keys` has for each column of the key the inside of an array literal; `tries`: how often rows of it were locked, or
-    couldn't be marked; `visible`: what isn't found was deleted; `suspect`: one of its rows may be what can't be marked.
-    `until`: when it stops being fresh, on the clock that goes on while the machine is suspended; `below`: the
-    transactions whose rows it may mark, those below this number, once it isn't fresh any more.
-    """
-
-    __slots__ = ("below", "count", "keys", "lsn", "marking", "size", "suspect", "tries", "until", "visible")
-
-    def __init__(
-        self, marking: Marking, lsn: int, count: int, keys: tuple[bytes, ...], tries: int = 0
-    ) -> None:
-        self.visible = self.suspect = False
-        self.until = math.inf
-        self.below: int | None = None
-        self.marking = marking
-        self.lsn = lsn
-        self.count = count
-        self.keys = keys
-        self.tries = tries
-        self.size = _CHUNK + sum(map(len, keys))
-
-    def goes_with(self, other: Chunk, now: float) -> bool:
-        """Whether one statement may mark both."""
-        if self.suspect or other.suspect or (self.until > now) is not (other.until > now):
-            return False
-        return self.marking is other.marking and self.visible is other.visible
-
-    def halves(self) -> tuple[Chunk, Chunk]:
-        """Two that have its rows, as suspect ones."""
-        columns, middle = [_ELEMENT.findall(column) for column in self.keys], self.count // 2
-        return self._part(columns, 0, middle), self._part(columns, middle, self.count)
-
-    def _part(self, columns: list[list[bytes]], first: int, last: int) -> Chunk:
-        keys = tuple(b",".join(column[first:last]) for column in columns)
-        part = Chunk(self.marking, self.lsn, last - first, keys, self.tries)
-        part.visible, part.suspect, part.until = self.visible, True, self.until
-        return part
-
-    def literals(self) -> list[str]:
-        """An array literal for each column of the key."""
-        return [f"{{{column.decode()}}}" for column in self.keys]
-
-
-class _Noted:
-    """The keys of one table's rows since the last cut."""
-
-    __slots__ = ("marking", "plain", "rows")
-
-    def __init__(self, marking: Marking) -> None:
-        self.marking = marking
-        self.plain = [column.type in _PLAIN for column in marking.how.key]
-        self.rows: list[Any] = []
-
-    def chunks(self, lsn: int) -> Iterator[Chunk]:
-        """All of them, packed; there are none afterwards."""
-        rows = self.rows[:]
-        self.rows.clear()
-        for first in range(0, len(rows), BATCH):
-            some = rows[first : first + BATCH]
-            columns = [some] if len(self.plain) == 1 else list(zip(*some, strict=True))
-            keys = tuple(_packed(*each) for each in zip(columns, self.plain, strict=True))
-            yield Chunk(self.marking, lsn, len(some), keys)
-
-
-def _packed(values: Sequence[bytes], plain: bool) -> bytes:
-    if plain:
-        return b",".join(values)
-    return b",".join([b'"%b"' % each.replace(b"\\", b"\\\\").replace(b'"', b'\\"') for each in values])
-
 
 class Marks:
     """What is to be marked and what was, for the life of the process; sessions come and go.
@@ -171,7 +86,7 @@ class Marks:
         """A search has seen all that it was wanted for when transactions below this one are known to be delivered."""
         self.horizon: int | None = None
         """Transactions below this one are delivered, as far as they are this slot's."""
-        self._noted: dict[TableName, _Noted] = {}
+        self._noted: dict[TableName, Noted] = {}
         self._on_the_way: deque[Chunk] = deque()
         self._ready: deque[Chunk] = deque()
         self._suspect: deque[Chunk] = deque()
@@ -189,7 +104,7 @@ class Marks:
         """A session begins: what isn't confirmed comes again."""
         self._release(*self._on_the_way)
         self._on_the_way.clear()
-        self._noted = {each.how.table: _Noted(each) for each in markings}
+        self._noted = {each.how.table: Noted(each) for each in markings}
         self._rebind()
         self._proven, self.horizon, self.target = ProvenSnapshot(), None, None
         self.searches = 0
@@ -281,8 +196,7 @@ class Marks:
             self.search()  # rows from before a column had its name
             return plan.encode, plan.read
         places = tuple(names.index(name) for name in key)
-        note = _note_one if len(places) == 1 else _note_several
-        return note(plan.encode, places, noted.rows), plan.read | frozenset(places)
+        return noting(plan.encode, places, noted.rows), plan.read | frozenset(places)
 
     def cut(self, lsn: int) -> None:
         """What was noted since the last cut is delivered when a position beyond `lsn` is confirmed."""
@@ -346,7 +260,7 @@ class Marks:
         while self._ready and first.goes_with(self._ready[0], now) and count + self._ready[0].count <= BATCH:
             some.append(self._ready.popleft())
             count += some[-1].count
-        chunk = first if len(some) == 1 else _joined(some, count)
+        chunk = first if len(some) == 1 else joined(some, count)
         chunk.below = None if chunk.until > now else self.horizon or 0
         self._bytes += chunk.size - sum(each.size for each in some)
         self._in_hand = count
@@ -415,35 +329,3 @@ class Marks:
         self.searches += 1
         if horizon is None or (self.target is not None and horizon >= self.target):
             self.search_wanted, self.target, self._dropping = False, None, False
-
-
-def _joined(some: list[Chunk], count: int) -> Chunk:
-    columns = zip(*(chunk.keys for chunk in some), strict=True)
-    keys = tuple(b",".join(column) for column in columns)
-    joined = Chunk(some[0].marking, some[-1].lsn, count, keys, max(chunk.tries for chunk in some))
-    joined.visible, joined.until = some[0].visible, min(chunk.until for chunk in some)
-    return joined
-
-
-def _note_one(encode: Encode, places: tuple[int, ...], rows: list[Any]) -> Encode:
-    (at,), note = places, rows.append
-
-    def noting(values: Values, lsn: int, seq: int, commit_us: int) -> Encoded | str:
-        encoded = encode(values, lsn, seq, commit_us)
-        if encoded.__class__ is tuple:
-            note(values[at])
-        return encoded
-
-    return noting
-
-
-def _note_several(encode: Encode, places: tuple[int, ...], rows: list[Any]) -> Encode:
-    note = rows.append
-
-    def noting(values: Values, lsn: int, seq: int, commit_us: int) -> Encoded | str:
-        encoded = encode(values, lsn, seq, commit_us)
-        if encoded.__class__ is tuple:
-            note([values[at] for at in places])
-        return encoded
-
-    return noting

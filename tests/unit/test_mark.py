@@ -12,7 +12,8 @@ from hypothesis import given
 from cdc_outbox import clock, mark
 from cdc_outbox.errors import MissingRight
 from cdc_outbox.lsn import LSN
-from cdc_outbox.mark import Chunk, Marks
+from cdc_outbox.mark import Marks
+from cdc_outbox.mark_keys import Chunk
 from cdc_outbox.postgres.marking import BATCH, Outcome
 from tests.unit.noted import OTHER, marking, note, table
 
