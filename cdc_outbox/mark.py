@@ -25,7 +25,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import clock, log
-from cdc_outbox.errors import CdcOutboxError
+from cdc_outbox.errors import CdcOutboxError, Unmarked
 from cdc_outbox.mark_keys import Noted, joined, noting
 from cdc_outbox.postgres.guard import ProvenSnapshot
 from cdc_outbox.postgres.marking import BATCH
@@ -155,8 +155,17 @@ class Marks:
         soon = self.unmarked or any(chunk.tries <= PROVEN_TRIES for _, chunk in self._locked)
         return self.failing is not None or not (soon or (self.search_wanted and not self.searches))
 
+    def require(self, slot: str) -> None:
+        """Raise Unmarked at the end of a relay of this slot that has delivered all, where rows stay unmarked."""
+        if (left := self._left) is not None:
+            raise Unmarked(
+                f"all is delivered, and rows stay unmarked: {left}",
+                next="when nothing is in the way any more, have them found and marked: "
+                f"cdc-outbox start --mark update --until-caught-up --slot {slot}",
+            )
+
     @property
-    def left(self) -> str | None:
+    def _left(self) -> str | None:
         """Why delivered rows may stay unmarked, were this the end; None where none does, as far as is known."""
         if self.failing is not None:
             return self.failing

@@ -30,7 +30,6 @@ from cdc_outbox.errors import (
     SetupError,
     SlotBusy,
     Unavailable,
-    Unmarked,
 )
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
@@ -158,8 +157,8 @@ class Relay:
         if self._owes:
             await self._confirm_delivered()
         self.status.change(State.STOPPED)
-        if self._caught_up.is_set() and not self._stop.is_set():
-            self._require_marked()
+        if self._marks is not None and self._caught_up.is_set() and not self._stop.is_set():
+            self._marks.require(self._settings.postgres.slot)
 
     async def _session(self, stop: asyncio.Event, caught_up: asyncio.Event, *, last: bool = False) -> None:
         """From a free slot to the first failure, or to the end that was asked for.
@@ -450,17 +449,6 @@ class Relay:
             + (f": {why}" if why is not None else f" within the drain limit of {limit:g} s"),
             next="nothing is lost: what wasn't confirmed is sent again by the next start",
         ) from why
-
-    def _require_marked(self) -> None:
-        """Raise Unmarked where rows are delivered and not marked by the time that all is caught up."""
-        left = self._marks.left if self._marks is not None else None
-        if left is not None:
-            slot = self._settings.postgres.slot
-            raise Unmarked(
-                f"all is delivered, and rows stay unmarked: {left}",
-                next="when nothing is in the way any more, have them found and marked: "
-                f"cdc-outbox start --mark update --until-caught-up --slot {slot}",
-            )
 
 
 def _marks(settings: Settings) -> Marks | None:
