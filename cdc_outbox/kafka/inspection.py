@@ -194,10 +194,7 @@ class Inspection:
             async with asyncio.timeout(WITHIN):
                 return await kafka.send(kafka.get_random_node() if node is None else node, request)
         except (TimeoutError, KafkaError, OSError) as error:
-            raise KafkaUnavailable(
-                f"the cluster doesn't answer a question: {refusal.in_short(error)}",
-                next="check that all brokers can be reached at the addresses that they advertise",
-            ) from error
+            raise refusal.silent(error) from error
 
 
 def _number(text: str | None) -> int | None:

@@ -202,7 +202,7 @@ class Reading:
         except TimeoutError:
             return None
         except KafkaError as error:
-            raise _silent(error) from error
+            raise refusal.silent(error) from error
 
     async def _turn(self) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
@@ -217,7 +217,7 @@ class Reading:
         except (TopicAuthorizationFailedError, GroupAuthorizationFailedError) as error:
             raise _forbidden(error, self._settings) from error
         except KafkaError as error:
-            raise _silent(error) from error
+            raise refusal.silent(error) from error
         return batches
 
     async def _asked(self, question: Awaitable[Answer]) -> Answer:
@@ -227,7 +227,7 @@ class Reading:
         except TopicAuthorizationFailedError as error:
             raise _forbidden(error, self._settings) from error
         except (TimeoutError, KafkaError, OSError) as error:
-            raise _silent(error) from error
+            raise refusal.silent(error) from error
 
 
 def _named(places: Iterable[TopicPartition]) -> str:
@@ -242,11 +242,4 @@ def _forbidden(error: KafkaError, settings: KafkaSettings) -> CdcOutboxError:
         f"the cluster doesn't let us read {topic}",
         next=f"kafka-acls.sh {tool.address(settings)} --add --allow-principal {tool.principal(settings)} "
         f"--operation Read --operation Describe --topic {topic}",
-    )
-
-
-def _silent(error: Exception) -> CdcOutboxError:
-    return KafkaUnavailable(
-        f"the cluster doesn't answer: {refusal.in_short(error)}",
-        next="check that all brokers can be reached at the addresses that they advertise",
     )

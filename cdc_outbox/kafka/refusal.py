@@ -18,6 +18,7 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from cdc_outbox.errors import KafkaUnavailable
 from cdc_outbox.kafka import tool
 from cdc_outbox.publisher import BusRefused
 from cdc_outbox.settings import BY_KEY
@@ -76,12 +77,22 @@ def refused(server: str, error: Exception, settings: KafkaSettings) -> BusRefuse
     return BusRefused(what, next=remedy)
 
 
+def silent(error: Exception) -> KafkaUnavailable:
+    """The error for a question that no broker answers, though the cluster was reached."""
+    return KafkaUnavailable(
+        f"the cluster doesn't answer: {in_short(error)}",
+        next="check that all brokers can be reached at the addresses that they advertise",
+    )
+
+
 def in_short(error: Exception) -> str:
     """An error's own words, without Python's around them."""
     if isinstance(error, socket.gaierror):
         return (error.strerror or "name or service not known").lower()
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
     if isinstance(error, KafkaConnectionError):
         return "it closes the connection"
     text = str(error.args[0]) if error.args and error.args[0] else ""

@@ -49,6 +49,17 @@ def test_a_partition_whose_position_nobody_knows_ends_the_reading_in_time() -> N
         asyncio.run(asyncio.wait_for(read(), 10))
 
 
+def test_an_answer_that_takes_too_long_is_told_in_words() -> None:
+    class Slow(Away):
+        class _client(Away._client):  # noqa: N801 - the client's own name
+            @staticmethod
+            async def force_metadata_update() -> bool:
+                raise TimeoutError
+
+    with pytest.raises(KafkaUnavailable, match="the cluster doesn't answer: it takes too long"):
+        asyncio.run(Reading(Slow(), SETTINGS).topics())  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def astray(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bootstrap server answers, and all brokers advertise an address where nobody listens."""
