@@ -11,7 +11,7 @@ from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
 from cdc_outbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc_outbox.postgres.teardown import Standing
+    from cdc_outbox.postgres.teardown import Removable
     from cdc_outbox.settings import PostgresSettings
 
 
@@ -43,15 +43,15 @@ def command(*, yes: bool) -> int:
 
     agreed = yes
 
-    def confirm(standing: Standing) -> bool:
+    def confirm(removable: Removable) -> bool:
         nonlocal agreed
-        agreed = agreed or ask(_question(settings.postgres, standing))
+        agreed = agreed or ask(_question(settings.postgres, removable))
         return agreed
 
-    standing = run(teardown.drop(settings, confirm=confirm, told=click.echo))
-    if standing.nothing:
-        publication = f'publication "{standing.name}"'
-        users = ", ".join(standing.users)
+    removable = run(teardown.drop(settings, confirm=confirm, told=click.echo))
+    if removable.nothing:
+        publication = f'publication "{removable.name}"'
+        users = ", ".join(removable.users)
         click.echo(
             f'nothing to remove: there is no slot "{settings.postgres.slot}", and '
             + (f"slot {users} uses {publication}" if users else f"no {publication}")
@@ -63,15 +63,15 @@ def command(*, yes: bool) -> int:
     return 0
 
 
-def _question(settings: PostgresSettings, standing: Standing) -> str:
+def _question(settings: PostgresSettings, removable: Removable) -> str:
     parts = []
-    if standing.slot is not None:
-        behind = "" if standing.unconfirmed is None else f", with {standing.unconfirmed} bytes unconfirmed"
+    if removable.slot is not None:
+        behind = "" if removable.unconfirmed is None else f", with {removable.unconfirmed} bytes unconfirmed"
         parts.append(f'the slot "{settings.slot}"{behind}')
-    if standing.pending is not None:
-        parts.append(f'the slot "{standing.pending.name}"')
-    if standing.witness:
+    if removable.pending is not None:
+        parts.append(f'the slot "{removable.pending.name}"')
+    if removable.witness:
         parts.append("its witness row")
-    if standing.publication and not standing.users:
-        parts.append(f'the publication "{standing.name}"')
+    if removable.publication and not removable.users:
+        parts.append(f'the publication "{removable.name}"')
     return f"Remove {', '.join(parts)}?"

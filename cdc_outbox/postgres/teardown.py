@@ -73,7 +73,7 @@ select r.rolname::text from pg_catalog.pg_roles r
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Removable:
     """What there is to remove.
 
     `name` is the publication's, whether there is one or not. `users`: the other slots for whose sake it stays.
@@ -90,16 +90,16 @@ class Standing:
 
     @property
     def nothing(self) -> bool:
-        removable = self.publication and not self.users
-        return self.slot is None and self.pending is None and not self.witness and not removable
+        kept = not self.publication or bool(self.users)
+        return self.slot is None and self.pending is None and not self.witness and kept
 
 
 async def drop(
     settings: Settings,
     *,
-    confirm: Callable[[Standing], bool],
+    confirm: Callable[[Removable], bool],
     told: Callable[[str], None],
-) -> Standing:
+) -> Removable:
     """Remove what there is, if `confirm` says so; what there was. `told` hears of each part that is gone, or stays.
 
     Raises SlotUnusable for a slot that can't be ours; SlotBusy, naming the process, while the slot is in use;
@@ -110,22 +110,22 @@ async def drop(
     try:
         owner = await connect_control(postgres, application_name=APPLICATION_NAME, admin=True)
         try:
-            standing = await _look(relay, owner, postgres, named=_named(settings))
-            if standing.nothing:
-                return standing
-            postgres = replace(postgres, publication=standing.name)
-            lacking = await _lacking(relay, owner, postgres, standing)
+            removable = await _look(relay, owner, postgres, named=_named(settings))
+            if removable.nothing:
+                return removable
+            postgres = replace(postgres, publication=removable.name)
+            lacking = await _lacking(relay, owner, postgres, removable)
             if lacking and lacking[0].part == "slot":
                 raise _nothing_removed(lacking)
-            if not confirm(standing):
-                return standing
+            if not confirm(removable):
+                return removable
             async with slot.lock(relay, postgres.slot):
-                await _drop(relay, owner, postgres, standing, {each.part for each in lacking}, told)
+                await _drop(relay, owner, postgres, removable, {each.part for each in lacking}, told)
             if lacking:
-                raise _left(lacking, standing)
+                raise _left(lacking, removable)
         finally:
             await owner.close()
-        return standing
+        return removable
     finally:
         await relay.close()
 
@@ -136,7 +136,9 @@ def _named(settings: Settings) -> bool:
     return by.startswith("flag ") or (by != "default" and not slot_by.startswith("flag "))
 
 
-async def _look(relay: Connection, owner: Connection, settings: PostgresSettings, *, named: bool) -> Standing:
+async def _look(
+    relay: Connection, owner: Connection, settings: PostgresSettings, *, named: bool
+) -> Removable:
     there, pending = await slot.inspect_both(relay, settings.slot)
     unconfirmed = None
     for each in (there, pending):
@@ -160,7 +162,7 @@ async def _look(relay: Connection, owner: Connection, settings: PostgresSettings
     except MissingRight:
         remembered = True
     found = await publication.exists(relay, settings.publication)
-    return Standing(there, pending, remembered, settings.publication, found, users, unconfirmed)
+    return Removable(there, pending, remembered, settings.publication, found, users, unconfirmed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +175,12 @@ class _Lacking:
 
 
 async def _lacking(
-    relay: Connection, owner: Connection, settings: PostgresSettings, standing: Standing
+    relay: Connection, owner: Connection, settings: PostgresSettings, removable: Removable
 ) -> list[_Lacking]:
     """The rights that are missing for what there is to remove, the slot's first."""
     role, name = quote(relay.info.user), quote(settings.publication)
     lacking: list[_Lacking] = []
-    if standing.slot is not None or standing.pending is not None:
+    if removable.slot is not None or removable.pending is not None:
         ((may,),) = await execute(relay, _MAY_REPLICATE)
         if not may:
             what = f"{role} may not replicate, nor drop a slot"
@@ -188,7 +190,7 @@ async def _lacking(
         grant = f"grant select, insert, update, delete on {witness.TABLE} to {role};"
         lacking.append(_Lacking("witness", f"{role} may not delete the witness row", grant))
     # Who can't read the witness rows can't tell whether another relay uses the publication either.
-    elif standing.publication and not await _users(relay, owner, settings):
+    elif removable.publication and not await _users(relay, owner, settings):
         owned = await execute(owner, _OWNS, (settings.publication,))
         if owned and not owned[0][0]:
             what = f"{quote(owner.info.user)} doesn't own the publication {name}, which belongs to {quote(owned[0][1])}"
@@ -204,14 +206,14 @@ def _nothing_removed(lacking: Sequence[_Lacking]) -> MissingRight:
     )
 
 
-def _left(lacking: Sequence[_Lacking], standing: Standing) -> MissingRight:
+def _left(lacking: Sequence[_Lacking], removable: Removable) -> MissingRight:
     """What is left, where the slot is gone."""
     left = []
     if any(each.part == "witness" for each in lacking):
-        left += ["its witness row"] if standing.witness else []
-        left += [f"the publication {quote(standing.name)}"] if standing.publication else []
+        left += ["its witness row"] if removable.witness else []
+        left += [f"the publication {quote(removable.name)}"] if removable.publication else []
     else:
-        left.append(f"the publication {quote(standing.name)}")
+        left.append(f"the publication {quote(removable.name)}")
     return MissingRight(
         f"{' and '.join(left)} {'is' if len(left) == 1 else 'are'} left, for a right is missing: "
         f"{', and '.join(each.what for each in lacking)}; no slot is left, so no WAL is kept",
@@ -224,7 +226,7 @@ async def _drop(
     relay: Connection,
     owner: Connection,
     settings: PostgresSettings,
-    standing: Standing,
+    removable: Removable,
     lacking: Set[str],
     told: Callable[[str], None],
 ) -> None:
@@ -237,7 +239,7 @@ async def _drop(
         return
     for name in (settings.slot, slot.pending_name(settings.slot)):
         await witness.by_who_may(relay, owner, partial(witness.delete, slot=name))
-    if standing.witness:
+    if removable.witness:
         told(f'removed witness row "{settings.slot}"')
     if "publication" not in lacking and await publication.exists(owner, settings.publication):
         await _drop_publication(relay, owner, settings, told)
