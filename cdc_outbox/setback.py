@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import (
+    ConfigError,
     DecodingFailed,
     Held,
     KafkaUnavailable,
@@ -48,8 +49,8 @@ class Setbacks:
     def may_go_on(self, error: CdcOutboxError, *, began: bool, flowed: bool) -> bool:
         """Whether to begin again. `began`: whether any session has come as far as to a stream; `flowed`: this one did.
 
-        What is wrong with the publication or a provider's password, or what the bus has against us, ends us at the
-        start and holds us later.
+        What is wrong with the publication, a provider's password or a file that the settings name, or what the bus has
+        against us, ends us at the start and holds us later.
         """
         if isinstance(error, PublicationUnseen):
             # Decoding stops there for ever, even when the publication is there again.
@@ -58,7 +59,7 @@ class Setbacks:
             self._unseen = str(error)
         ours = PublicationWrong | PublicationReplaced | PasswordRefused
         changed = (isinstance(error, ours) and self._status.admitted) or (
-            isinstance(error, BusRefused) and began
+            isinstance(error, BusRefused | ConfigError) and began
         )
         if isinstance(error, DecodingFailed):
             # Its text names the LSN: at the same one again it is no outage.

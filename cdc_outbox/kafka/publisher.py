@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.errors import KafkaError
 
 from cdc_outbox import log
-from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable
+from cdc_outbox.errors import CdcOutboxError, ConfigError, Held, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
 from cdc_outbox.kafka.partitioner import HASHES, spread
@@ -134,7 +134,7 @@ class KafkaPublisher:
         self._not_yet(why)
         self._go_on_with(self._reach(backoff), "kafka-start")
 
-    def _not_yet(self, why: KafkaUnavailable | BusRefused) -> None:
+    def _not_yet(self, why: KafkaUnavailable | BusRefused | ConfigError) -> None:
         kind = KafkaUnavailable if isinstance(why, KafkaUnavailable) else Held
         self.away = kind(str(why), next=why.next)
 
@@ -142,10 +142,10 @@ class KafkaPublisher:
         while self.away is not None:
             await asyncio.sleep(backoff.seconds())
             await client.stop(self._producer, within=0.0)  # what has failed to start isn't started again
-            self._producer = client.producer(self._settings)
             try:
+                self._producer = client.producer(self._settings)
                 await self.start()
-            except (KafkaUnavailable, BusRefused) as error:
+            except (KafkaUnavailable, BusRefused, ConfigError) as error:
                 self._not_yet(error)
             else:
                 self.away = None
@@ -157,7 +157,10 @@ class KafkaPublisher:
         self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, CdcOutboxError):  # a file that the settings name can't be used any more, say
+            self._fail(error)
+        elif error is not None:
             self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
 
     async def prepare(self, topic: str) -> None:

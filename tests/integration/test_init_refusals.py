@@ -191,7 +191,7 @@ def test_nothing_is_created_on_a_standby_and_who_waits_for_a_server_waits_for_it
         for command, arguments in (
             ("init", ["--create-table"]),
             ("backfill", ["--yes"]),
-            ("start", ["--init", "--create-table", "--fail-fast"]),
+            ("start", ["--init", "--create-table", "--fail-fast", "--log-format", "text"]),
         ):
             error, remedy = place.refused(*arguments, command=command, code=1)
             assert "is a standby" in error

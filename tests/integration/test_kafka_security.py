@@ -150,6 +150,32 @@ def test_what_a_restart_cant_cure(
     assert not passage.read(f"{passage.topics}events")
 
 
+def test_a_key_that_is_being_replaced_holds_a_relay_that_runs(secured: Secured, tmp_path: Path) -> None:
+    """What would end a start is waited for by who runs: the other half of it may be on its way."""
+    whole, key = (certificates() / "relay.key").read_bytes(), tmp_path / "relay.key"
+    key.write_bytes(whole)
+    passage = secured("SSL", {**client_settings("SSL"), "ssl.key.location": str(key)})
+    topic = f"{passage.topics}events"
+    with passage.relay() as relay:
+        relay.wait_state("streaming", timeout=60)
+        key.write_bytes(whole[:100])
+        since = len(relay.records)
+        passage.sql(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s",
+            passage.slot,
+        )
+        relay.wait_for(
+            lambda record: "the TLS files of [kafka.client] can't be used" in str(record.get("error")),
+            60,
+            since=since,
+        )
+        relay.wait_state("held")
+        passage.insert(topic, ("k", "w"))
+        key.write_bytes(whole)
+        eventually(lambda: payloads(passage.read(topic)) == ["v", "w"], 60, relay.text)
+        relay.wait_state("streaming")
+
+
 def test_a_certificate_for_another_name(secured: Secured) -> None:
     passage = secured("SASL_SSL", client_settings("SASL_SSL"))
     assert passage.bootstrap is not None

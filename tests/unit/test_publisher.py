@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 from aiokafka import errors as kafka
 
-from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable
+from cdc_outbox.errors import CdcOutboxError, ConfigError, Held, KafkaUnavailable
+from cdc_outbox.kafka import client
 from cdc_outbox.kafka import publisher as module
 from cdc_outbox.publisher import (
     StartOver,
@@ -64,6 +65,21 @@ def test_a_client_that_takes_no_batch_ends_the_publisher(error: Exception) -> No
         stage.row()
         await stage.flush()
         assert isinstance(stage.failure(), KafkaUnavailable)
+
+    play(scene)
+
+
+def test_a_file_that_the_settings_name_and_that_cant_be_read_any_more_is_told_as_it_is() -> None:
+    unreadable = ConfigError("the TLS files of [kafka.client] can't be used", next="check ssl.key.location")
+
+    async def scene(stage: Stage) -> None:
+        with (
+            mock.patch.object(module, "STALLED", 0.0),
+            mock.patch.object(client, "bootstrap_again", side_effect=unreadable),
+        ):
+            stage.row()
+            await stage.flush()
+            assert await asyncio.wait_for(stage.publisher.failed, 10) is unreadable
 
     play(scene)
 

@@ -9,6 +9,7 @@ import pytest
 from cdc_outbox import setback
 from cdc_outbox.errors import (
     CdcOutboxError,
+    ConfigError,
     DecodingFailed,
     Held,
     KafkaUnavailable,
@@ -23,6 +24,7 @@ from cdc_outbox.setback import Setbacks
 from cdc_outbox.state import State, Status
 
 HIDES = PublicationWrong("publication outbox_pub lacks table public.outbox", next="add it")
+UNREADABLE = ConfigError("the TLS files of [kafka.client] can't be used", next="check ssl.key.location")
 REFUSED = BusRefused("Kafka refuses us", next="check sasl.*")
 POISON = PoisonEvent("bad", next="mend it", reason="no_key")
 
@@ -39,6 +41,7 @@ def met(
 def test_what_is_wrong_at_the_start_is_the_end_and_holds_later() -> None:
     assert (met(HIDES), met(HIDES, admitted=True)) == (None, State.HELD)
     assert (met(REFUSED), met(REFUSED, began=True)) == (None, State.HELD)
+    assert (met(UNREADABLE), met(UNREADABLE, began=True)) == (None, State.HELD)
     assert met(MissingRight("no", next="grant it"), admitted=True, began=True) is None
 
 
