@@ -277,8 +277,9 @@ class Flow:
         if error is not None:
             raise self._judged(error)
         if self.ledger.unsettled or (self.ledger.in_transaction and not self._awaits_topic):
+            count = self.publisher.inflight_events
             late = (
-                f"{self.ledger.unsettled} batches were not confirmed by Kafka"
+                f"{count} {'event was' if count == 1 else 'events were'} not confirmed by Kafka"
                 if self.ledger.unsettled
                 else "the commit of the transaction under way didn't come"
             )
