@@ -19,7 +19,7 @@ $(BIN)/.ready: pyproject.toml
 	  { echo "Python 3.11 or later is needed; name one, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo,compression,speed,aws]' --group test --group lint --group docs
+	$(BIN)/python -m pip install --quiet --editable '.[demo,compression,speed,aws,otel]' --group test --group lint --group docs
 	touch $@
 
 demo: setup ## see the relay at work on embedded servers: a rollback, an outage, a crash
@@ -82,7 +82,7 @@ $(BIN)/.release: $(BIN)/.ready
 
 sbom: dist $(BIN)/.release ## a bill of materials (CycloneDX) of the wheel with its extras, into dist/
 	$(PYTHON) -m venv --clear .cache/installed
-	.cache/installed/bin/python -m pip install --quiet "$$(echo dist/*.whl)[demo,compression,speed,aws]"
+	.cache/installed/bin/python -m pip install --quiet "$$(echo dist/*.whl)[demo,compression,speed,aws,otel]"
 	.cache/installed/bin/python -m pip uninstall --quiet --yes pip setuptools
 	.cache/release/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
 	  --output-reproducible --output-format JSON --output-file dist/cdc-outbox.cdx.json .cache/installed/bin/python

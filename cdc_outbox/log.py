@@ -3,8 +3,9 @@
 Text for a person on a terminal, one JSON object a line elsewhere. Records of libraries (psycopg, asyncio, Python's
 warnings) come the same way, from WARNING on, and each distinct one at most once a minute.
 
-The Kafka client tells of each attempt that fails, as an error, while it tries again; what a failure means for delivery
-is in lines of ours. So what it says is for `debug` alone, but for an exception that it didn't expect: a warning.
+The Kafka client tells of each attempt that fails, as an error, while it tries again, and so does the exporter of
+OpenTelemetry; what a failure means is in lines of ours. So what they say is for `debug` alone, but for an exception
+that they didn't expect: a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cdc_outbox.terminal import coloured
 
 OURS: Final = "cdc_outbox"
 
-_CLIENT: Final = "aiokafka"
+_CLIENTS: Final = ("aiokafka", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
 _REPEAT_SECONDS: Final = 60.0
 _TEMPLATES: Final = 256
 _COLOURS: Final = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
@@ -132,14 +133,14 @@ class _Stderr(logging.Handler):
 
 
 class _Client(logging.Filter):
-    """Lowers what the Kafka client says to what it is for us."""
+    """Lowers what clients say to what it is for us."""
 
     def __init__(self, debug: bool) -> None:
         super().__init__()
         self._debug = debug
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name != _CLIENT and not record.name.startswith(_CLIENT + "."):
+        if not any(record.name == name or record.name.startswith(name + ".") for name in _CLIENTS):
             return True
         unexpected = bool(record.exc_info)
         record.levelno = logging.WARNING if unexpected else logging.DEBUG

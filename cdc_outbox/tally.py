@@ -90,6 +90,7 @@ class Tally:
         "publish_duration",
         "publish_errors",
         "published",
+        "push_failures",
         "received",
         "reconnects",
         "restarts",
@@ -120,6 +121,8 @@ class Tally:
         self.cleaned = 0
         """Rows that were removed from the table."""
         self.cleanup_failures: Counter[str] = Counter()
+        self.push_failures: Counter[str] = Counter()
+        """Times that metrics could not be pushed."""
         self.last_acknowledged: float | None = None
         """When the bus confirmed something last, in seconds since the epoch."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     ),
 )
 @settings_options(
-    "postgres", "admin", "outbox", "kafka", "delivery", "limits", "cleanup", "http", "health", "log"
+    "postgres", "admin", "outbox", "kafka", "delivery", "limits", "cleanup", "http", "health", "otel", "log"
 )
 @click.option("--init", "with_init", is_flag=True, help="Do what `cdc-outbox init` does first.")
 @click.option(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdc_outbox.errors import ConfigError
+from cdc_outbox.settings import otel
 from cdc_outbox.settings.client import variable
 from cdc_outbox.settings.complaints import Complaints
 from cdc_outbox.settings.declare import BY_KEY, SETTINGS, Setting, parameter
@@ -33,6 +34,7 @@ from cdc_outbox.settings.model import (
     LimitSettings,
     LogSettings,
     Notice,
+    OtelSettings,
     OutboxSettings,
     PostgresSettings,
     RetrySettings,
@@ -58,6 +60,7 @@ __all__ = [
     "LimitSettings",
     "LogSettings",
     "Notice",
+    "OtelSettings",
     "OutboxSettings",
     "PostgresSettings",
     "RetrySettings",
@@ -204,6 +207,7 @@ def _assemble(
             token_file=None if token_file is None else cwd / token_file,
         ),
         health=HealthSettings(warning=entries("health.warning"), critical=entries("health.critical")),
+        otel=otel.read(environ, metrics=of("otel.metrics")),
         log=LogSettings(level=of("log.level"), format=of("log.format")),
         origins={one.key: one.origin for one in shown},
         shown=shown,
@@ -237,7 +241,7 @@ def _show(scalars: Mapping[str, Value], tables: Mapping[str, Mapping[str, Value]
 def _redactor(
     dsn: Dsn, admin: Dsn, client: ClientOptions, token_file: Path | None, environ: Mapping[str, str]
 ) -> Redactor:
-    secrets = {*dsn.secrets, *admin.secrets}
+    secrets = {*dsn.secrets, *admin.secrets, *otel.secrets(environ)}
     secrets.update(value for name, value in client.items() if name in SECRET_CLIENT_NAMES)
     if password := environ.get("PGPASSWORD"):
         secrets.add(password)

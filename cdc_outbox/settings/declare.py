@@ -349,6 +349,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         repeated=True,
     ),
     Setting(
+        "otel.metrics",
+        Boolean(),
+        "Push the metrics to an OpenTelemetry collector, as OTEL_EXPORTER_OTLP_ENDPOINT and its like say; "
+        "takes the extra otel.",
+        default=False,
+        flag="--otel",
+        switch=True,
+    ),
+    Setting(
         "log.level",
         Choice("debug", "info", "warning", "error"),
         "How much to log.",

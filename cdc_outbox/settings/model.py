@@ -168,6 +168,18 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OtelSettings:
+    """Whether metrics are pushed to an OpenTelemetry collector, and every how many seconds.
+
+    `forbidden` is the variable of OpenTelemetry's, with its value, that says no where our setting says yes.
+    """
+
+    metrics: bool = False
+    every: float = 60.0
+    forbidden: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """`format` None means: text on a terminal, else json."""
 
@@ -205,6 +217,7 @@ class Settings:
     retry: RetrySettings
     http: HttpSettings
     health: HealthSettings
+    otel: OtelSettings
     log: LogSettings
     origins: Mapping[str, str]
     shown: tuple[Shown, ...] = field(repr=False)

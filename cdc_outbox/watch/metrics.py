@@ -185,6 +185,12 @@ class Metrics:
             "result",
             tally.guard_checks,
         )
+        yield _counters(
+            "push_failures",
+            "Times that the metrics could not be pushed to an OpenTelemetry collector.",
+            "reason",
+            tally.push_failures,
+        )
 
 
 def _of_marks(marks: Marks) -> Iterator[Metric]:

@@ -42,6 +42,7 @@ SECTIONS = {
     "retry": "Retries",
     "http": "HTTP",
     "health": "Health",
+    "otel": "OpenTelemetry",
     "log": "The log",
 }
 

@@ -89,8 +89,8 @@ def run(row: Row, python: str) -> str | None:
         tests += ["tests/integration/test_messages.py", "tests/integration/test_topics.py"]
     steps: list[list[str | Path]] = [
         [UV, "venv", "--quiet", "--clear", "--python", python, venv],
-        [UV, "pip", "install", "--quiet", "--resolution", row.resolution, "--editable", ".[demo,compression,speed,aws]",
-         "--group", "test", "--group", "docs"],
+        [UV, "pip", "install", "--quiet", "--resolution", row.resolution,
+         "--editable", ".[demo,compression,speed,aws,otel]", "--group", "test", "--group", "docs"],
         [venv / "bin" / "python", "-m", "pytest", *workers, *tests],
     ]  # fmt: skip
     for step in steps:

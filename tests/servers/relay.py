@@ -23,7 +23,7 @@ from tests.servers.warm import run_warm
 LogRecord = dict[str, Any]
 
 # What a developer's own shell may hold must not reach the relay under test.
-_FOREIGN = ("CDC_OUTBOX_", "PG", "KAFKA_", "DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
+_FOREIGN = ("CDC_OUTBOX_", "OTEL_", "PG", "KAFKA_", "DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 _OF_PYTHON = ("PYTHON", "LC_", "LANG")
 
 

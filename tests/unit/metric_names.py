@@ -34,7 +34,7 @@ def _scraped(*, active: bool) -> str:
     watched.status.marks = Marks()
     watched.status.marks.failures["missing_right"] = 1
     tally.publish_errors["held"] = tally.restarts["held"] = tally.reconnects["kafka", "held"] = 1
-    tally.cleanup_failures["setup"] = 1
+    tally.cleanup_failures["setup"] = tally.push_failures["refused"] = 1
     watched.sampler.forecast = record(
         type(FORECAST),
         loss=Outlook.IN,

@@ -229,7 +229,9 @@ class TestLibraries:
         (line,) = lines(capsys)
         assert (line["message"], line["held_back"]) == ("attempt 7 failed", 5)
 
-    @pytest.mark.parametrize("name", ["aiokafka", "aiokafka.conn"])
+    @pytest.mark.parametrize(
+        "name", ["aiokafka", "aiokafka.conn", "opentelemetry.exporter.otlp.proto.http.metric_exporter"]
+    )
     def test_what_the_kafka_client_meets_is_told_in_lines_of_ours(
         self, capsys: pytest.CaptureFixture[str], name: str
     ) -> None:

@@ -49,6 +49,7 @@ ALWAYS = {
     "dead_letters_open": "gauge",
     "parked_keys": "gauge",
     "guard_checks": "counter",
+    "push_failures": "counter",
     "session_restarts": "counter",
 }
 """Without `_total`, which the parser takes from counters."""
