@@ -45,15 +45,18 @@ class NoKey(MappingError):
 
     @classmethod
     def of(cls, roles: Roles, message: str, *, besides: str = "") -> NoKey:
-        """The error for a table, with its profile's advice where there is one."""
+        """The error for a table, with its profile's advice where there is one; what comes with `besides` has named the
+        columns.
+        """
         advice = roles.profile.key_advice if roles.profile is not None else ""
         payload = roles.look("payload")
         columns = roles.shape.names
+        among = "" if besides else f", one of {', '.join(columns)}"
         return cls(
             message,
             advice=advice
-            or f"name the key with --key COLUMN, one of {', '.join(columns)}, or by JSON pointer, as "
-            "--key payload:/order_id; or give up order with --key none",
+            or f"name the key with --key COLUMN{among}, or by JSON pointer, as --key payload:/order_id; "
+            "or give up order with --key none",
             besides=besides,
             columns=columns,
             payload=payload[0] if payload is not None and not advice else None,

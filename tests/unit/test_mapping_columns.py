@@ -93,8 +93,8 @@ def test_all_that_a_table_lacks_is_told_at_once_and_one_round_mends_it():
     )
     assert caught.value.next == (
         "name them with --column id=NAME, --column payload=NAME, --topic TEMPLATE or --column aggregate_type=NAME; "
-        "name the key with --key COLUMN, one of eventUuid, entityKind, entityRef, document, or by JSON pointer, as "
-        "--key payload:/order_id; or give up order with --key none"
+        "name the key with --key COLUMN, or by JSON pointer, as --key payload:/order_id; or give up order with "
+        "--key none"
     )
     assert Mapped(
         OWN,
