@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,12 @@ from tests.servers.guardian import descendants
 from tests.servers.wait import eventually
 
 _lock = threading.Lock()
+
+_OURS = range(15_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8, 32_000, 8)
+"""Ports that no other worker of the same run gives away."""
+
+_given: deque[int] = deque(maxlen=100)
+"""Ports that may be given away and not yet be taken."""
 
 
 @cache
@@ -119,13 +126,16 @@ def free_port() -> int:
     From inside that range a server that is down for a while would lose its port to any client.
     """
     while True:
-        port = random.randrange(15_000, 32_000)
+        port = random.choice(_OURS)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.append(port)
             return port
 
 
