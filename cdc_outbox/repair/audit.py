@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.planned import planned
 from cdc_outbox.repair.report import Report
 from cdc_outbox.repair.second_look import SecondLook
+from cdc_outbox.repair.spool import kept_in
 from cdc_outbox.settings.units import format_size
 from cdc_outbox.table import template
 from cdc_outbox.table.compiler import DEFAULT_TOPIC
@@ -452,7 +452,7 @@ class _Audit:
 
     def _require_room(self, needed: int) -> None:
         """Raises SetupError where the disk lacks the room that the books will take."""
-        where = self._wish.directory or tempfile.gettempdir()
+        where = kept_in(self._wish.directory)
         try:
             free = shutil.disk_usage(where).free
         except OSError as error:

@@ -38,6 +38,17 @@ def buckets_for(records: int) -> int:
     return min(_MOST, max(_FEWEST, 1 << (wanted - 1).bit_length()))
 
 
+def kept_in(directory: Path | None) -> Path | str:
+    """Where records are kept: there, or in the system's own place. Raises SetupError where a read-only one has none."""
+    try:
+        return directory or tempfile.gettempdir()
+    except OSError as error:
+        raise SetupError(
+            "records can't be kept, for the system has no directory that may be written",
+            next="give a container one: docker run --tmpfs /tmp; or name one with --spool DIR",
+        ) from error
+
+
 class Spool:
     """Records of one form, whose first field is the key, as bytes."""
 
@@ -132,7 +143,7 @@ class _Unnamed:
     """A file without a name, written at its end."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._directory = directory or tempfile.gettempdir()
+        self._directory = kept_in(directory)
         try:
             self._file: BinaryIO = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - see close
         except OSError as error:

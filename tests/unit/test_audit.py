@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -291,6 +293,17 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=f"{tmp_path}/none: no such file") as told:
         Books(100, tmp_path / "none")
     assert "--spool" in told.value.next
+
+
+def test_a_system_that_is_read_only_is_told_where_records_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(SetupError, match="has no directory that may be written") as refused:
+        Ids(None)
+    assert "docker run --tmpfs /tmp" in refused.value.next
+    assert "--spool DIR" in refused.value.next
 
 
 @pytest.mark.parametrize(
