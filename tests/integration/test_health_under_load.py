@@ -244,7 +244,8 @@ def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
         with Noise(examined.owner, 3) as noise:
             eventually(lambda: noise.written > 10, 60, "some WAL")
             looks = [there.look() for _ in range(3)]
-        every = run_command("health", "--all", env={"CDC_OUTBOX_DSN": there.dsn, "CDC_OUTBOX_HTTP": "off"})
+            alone = {"CDC_OUTBOX_DSN": there.dsn, "CDC_OUTBOX_HTTP": "off"}
+            every = run_command("health", "--all", env=alone)
         assert (every.returncode, every.stdout.count("elsewhere")) == (0, 0), every
     for seen in looks:
         assert (seen.code, seen.document["forecast"]["loss"]) == (0, "never"), seen.text
