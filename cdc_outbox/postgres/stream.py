@@ -41,13 +41,16 @@ if TYPE_CHECKING:
     from cdc_outbox.postgres.connection import Connection
 
 REPLY_SPACING: Final = 0.1
-"""Seconds between answers to keepalives that ask for one: a server that shuts down asks thousands of times a second."""
+"""Seconds between answers to keepalives that ask for one: a server that shuts down asks anew after each."""
 
 _WIDE: Final = "select pg_catalog.repeat(' ', 200000)"
 """An answer for which libpq widens its buffer to 256 KiB: more than a Unix socket holds, or a TLS record."""
 
-_STORM: Final = 50
-"""Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down."""
+_STORM: Final = 3
+"""Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down.
+
+One that does asks again as soon as it is answered. Else it asks twice within its patience with us, if we say nothing.
+"""
 
 _STUCK: Final = 0.005
 """Seconds in which a walsender that floods us fills its socket, and so has to look at what we say."""

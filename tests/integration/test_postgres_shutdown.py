@@ -12,6 +12,7 @@ from psycopg.sql import SQL
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import PATIENCE, Pipeline
 from tests.servers.postgres import MAJORS, PostgresServer
+from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import eventually
 
@@ -128,6 +129,41 @@ def test_F7_stopped_while_an_end_waits_for_a_frozen_broker(  # noqa: N802 - the 
     consumer.wait_ids(writer.committed, PATIENCE)
     if ends == "poison":
         assert relay.wait() == 70, relay.text()
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_F7_stopped_while_only_the_stream_can_tell(  # noqa: N802 - the failure's own name
+    major: int,
+    make_postgres: Callable[..., PostgresServer],
+    kafka: Kafka,
+    make_proxy: Callable[[str, int], Proxy],
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """The control connection is lost, and another one isn't to be had: the walsender asks for a last word."""
+    server = make_postgres(major)
+    proxy = make_proxy("127.0.0.1", server.port)
+    pipeline = make_pipeline(server, kafka, way=server.dsn(port=proxy.port)).prepare()
+    pipeline.init()
+    relay, writer, consumer = pipeline.start(), pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(10))
+    # Of who has confirmed nothing the server asks no last word.
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+    writer.stop()
+    control = pipeline.value(
+        "select client_port from pg_stat_activity where application_name = %s and backend_type = 'client backend'",
+        (f"cdc-outbox/{pipeline.slot}",),
+    )
+    proxy.swallow_new()
+    proxy.cut(control)
+    relay.wait_for(lambda record: record["event"] == "control connection lost", PATIENCE)
+    took = server.stop()
+    print(f"PostgreSQL {major} stopped within {took:.2f} s")
+    assert took < BAR
+    server.start()
+    proxy.resume()
+    writer.write(10)
+    print(pipeline.books(writer, consumer))
+    assert relay.running
 
 
 def received(relay: RelayProcess) -> int:
