@@ -12,6 +12,7 @@ from psycopg import sql
 
 from cdc_outbox.postgres import chosen, table_rows
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.table.values import Field
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class AuditedRows:
         if field is None:
             return None
         query = sql.SQL("select pg_catalog.max({})::text from {}").format(
-            sql.Identifier(field.name), sql.Identifier(self.plan.table.schema, self.plan.table.name)
+            sql.Identifier(field.name), await rows_of(conn, self.plan.table)
         )
         ((text,),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
         values: Values = [None] * len(self.plan.shape.fields)

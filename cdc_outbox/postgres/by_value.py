@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.table_rows import COUNT_LIMIT, bracketed
 from cdc_outbox.table.doubt import doubtful
 from cdc_outbox.table.values import TIMES
@@ -55,7 +56,7 @@ async def counted(
     )
     query = sql.SQL(_COUNTS).format(
         value=text.format(column),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         where=sql.SQL(" and ").join([sql.SQL("true"), *map(bracketed, conditions)]),
         most=sql.Literal(MOST),
     )

@@ -21,6 +21,7 @@ from cdc_outbox.errors import CdcOutboxError, MappingError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import slip
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.named_words import require_words
 from cdc_outbox.postgres.outbox import BASE, type_of
 from cdc_outbox.postgres.pgoutput import Column, Relation
@@ -176,7 +177,7 @@ async def _members(conn: Connection, field: Field | None, table: TableName) -> l
         " where octet_length(payload) <= {largest}"
     ).format(
         column=sql.Identifier(field.name),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         rows=sql.Literal(SAMPLE),
         largest=sql.Literal(_LARGEST),
     )

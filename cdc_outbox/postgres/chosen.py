@@ -16,6 +16,7 @@ from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import reading_right, sqlstate, table_rows
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.table.values import INTEGERS, Field
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ async def condition(
 
 
 async def _exists(conn: Connection, plan: Plan, own: sql.Composable) -> bool:
-    query = sql.SQL("select exists (select from {} where {})").format(
-        sql.Identifier(plan.table.schema, plan.table.name), own
-    )
+    query = sql.SQL("select exists (select from {} where {})").format(await rows_of(conn, plan.table), own)
     try:
         ((there,),) = await execute(conn, query, within=60.0)
     except CdcOutboxError as error:
@@ -256,7 +255,7 @@ class ChosenRows:
             return 0, []
         query = sql.SQL("select pg_catalog.format('%s', {}) from {} where {} order by {} limit {}").format(
             sql.Identifier(plan.layout.id.name),
-            sql.Identifier(plan.table.schema, plan.table.name),
+            await rows_of(conn, plan.table),
             left,
             self._order,
             sql.Literal(NAMED),

@@ -25,6 +25,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError, MissingRight, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.postgres import sqlstate
+from cdc_outbox.postgres.ago import ago
 from cdc_outbox.postgres.connection import TRIGGERS_SEE_PUBLIC, Connection, execute
 from cdc_outbox.postgres.family import FAMILY
 from cdc_outbox.postgres.patience import patiently
@@ -46,8 +47,6 @@ BLOCKS: Final = 512
 
 SHOWN: Final = 5
 """Ids of rows that stay which are told."""
-
-_BEFORE: Final[LiteralString] = "select (clock_timestamp() - pg_catalog.make_interval(secs => %s))::text"
 
 _RELATIONS: Final[LiteralString] = """
 {family}
@@ -117,7 +116,7 @@ class Count:
 
 async def moment(conn: Connection, age: float) -> str:
     """The server's time `age` seconds ago, as a timestamptz in text."""
-    ((before,),) = await execute(conn, _BEFORE, (age,))
+    ((before,),) = await execute(conn, sql.SQL("select {}::text").format(ago(age)))
     return str(before)
 
 

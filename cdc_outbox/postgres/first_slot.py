@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cdc_outbox.errors import CdcOutboxError, MappingError, MissingRight, SetupError
-from cdc_outbox.postgres import outbox, slip, slot, table_wanted, whole
+from cdc_outbox.postgres import heirs, outbox, slip, slot, table_wanted, whole
 from cdc_outbox.postgres.blocker import Blocker
 from cdc_outbox.postgres.catalogue import NoMark
 from cdc_outbox.postgres.connection import Connection, end_with_us
@@ -188,6 +188,7 @@ class FirstSlot:
         if any(isinstance(error, NoMark) and error.table == table for error in self.unfit):
             known = Bookkeeping()
         await require_words(self.owner, table, settings, known)
+        await heirs.tell(self.owner, table, settings.tables)
         try:
             count = await count_unsent(self.owner, table, columns, settings, known)
             return count, await unsent_by_value(self.owner, table, shape, settings, known) if count else ""

@@ -1,8 +1,9 @@
 """Tables that inherit from an outbox table and are no partitions of it: other tables, whose rows nobody here delivers.
 
 Whoever reads the outbox sees their rows too, and so does a polling relay. The stream has them under their own names,
-and only where the publication names them. So an outbox that is divided by inheritance, as was done before PostgreSQL
-had partitions, lacks what is written to a part that nobody has named.
+and only where the publication names them; so has whoever reads a table here (`family.rows_of`). An outbox that is
+divided by inheritance, as was done before PostgreSQL had partitions, lacks what is written to a part that nobody has
+named.
 
 https://www.postgresql.org/docs/current/ddl-inherit.html
 """
@@ -12,11 +13,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final, LiteralString
 
+from cdc_outbox import log
 from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import Connection, execute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+_log = log.get(__name__)
 
 _HEIRS: Final[LiteralString] = """
 with recursive heirs (relation) as (
@@ -42,6 +46,12 @@ async def unnamed(conn: Connection, table: TableName, named: Collection[TableNam
         for schema, name in await execute(conn, _HEIRS, (table.schema, table.name))
     ]
     return [heir for heir in found if heir not in named]
+
+
+async def tell(conn: Connection, table: TableName, named: Collection[TableName]) -> None:
+    """Log that nobody delivers the rows of those, where there are any."""
+    if found := await unnamed(conn, table, named):
+        _log.warning("noticed", what=f"{told(table, found)}; {remedy(found)}")
 
 
 def told(table: TableName, heirs: Sequence[TableName]) -> str:

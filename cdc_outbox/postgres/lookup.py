@@ -20,6 +20,7 @@ from cdc_outbox.event import quote
 from cdc_outbox.postgres import outbox, reading_right, server, table_locked
 from cdc_outbox.postgres.column_text import digest_of, text_of
 from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.family import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -112,14 +113,14 @@ class Lookup:
         self._columns = len(columns) or 1
         texts: list[sql.Composable] = [text_of(sql.Identifier(name)) for name in columns] or [sql.SQL("null")]
         texts += [digest_of(sql.Identifier(name)) for name in digested]
-        self._query = sql.SQL(_FIND).format(
-            id=sql.Identifier(id_column),
-            texts=sql.SQL(", ").join(texts),
-            table=sql.Identifier(table.schema, table.name),
-        )
+        self._texts = sql.SQL(", ").join(texts)
+        self._query: sql.Composed | None = None
 
     async def require(self) -> None:
-        """Raise MissingRight where the role may not read the table, SetupError where each look would read all of it."""
+        """Before anything is found.
+
+        Raises MissingRight where the role may not read the table, SetupError where each look would read all of it.
+        """
         conn, table, column = self._conn, self.table, quote(self._id)
         if await outbox.indexed(conn, table, self._id) is False:
             name = quote(f"{table.name}_{self._id}_idx")
@@ -131,6 +132,9 @@ class Lookup:
             )
         await execute(conn, reading_right.ALL_ROWS)
         await execute(conn, table_locked.AT_ONCE)
+        self._query = sql.SQL(_FIND).format(
+            id=sql.Identifier(self._id), texts=self._texts, table=await rows_of(conn, table)
+        )
         try:
             await self.find([])
         except MissingRight as error:
@@ -145,6 +149,7 @@ class Lookup:
 
         Raises TableLocked while another session has the table to itself, PostgresUnavailable.
         """
+        assert self._query is not None  # noqa: S101 - `require` comes first
         with table_locked.giving_up():
             rows = await execute(self._conn, self._query, (_array(ids),))
         found: dict[str, list[Found]] = {}

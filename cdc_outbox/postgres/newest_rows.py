@@ -17,6 +17,7 @@ from cdc_outbox.errors import MissingRight
 from cdc_outbox.postgres import reading_right, table_locked
 from cdc_outbox.postgres.column_text import text_of
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ async def _newest(
         texts=sql.SQL(", ").join(text_of(sql.Identifier(alias)) for alias in aliases),
         columns=sql.SQL(", ").join(named),
         payload=sql.Identifier(payload),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         newest=newest,
         rows=sql.Literal(ROWS),
         most=sql.Literal(STORED),

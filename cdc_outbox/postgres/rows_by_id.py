@@ -13,6 +13,7 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import reading_right, sqlstate
 from cdc_outbox.postgres.column_text import text_of
 from cdc_outbox.postgres.connection import Connection, execute, reach_operators
+from cdc_outbox.postgres.family import rows_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,15 +29,12 @@ SCAN: Final = 60.0
 """Seconds that a search without an index may take."""
 
 # A frozen transaction has no commit time, nor has one from before track_commit_timestamp was on.
-# What inherits from a table and is no partition of it is another table.
 _FIND: Final[LiteralString] = """
 select r.tableoid::regclass::text, {delivered},
        case when pg_catalog.current_setting('track_commit_timestamp') = 'on'
             then pg_catalog.pg_xact_commit_timestamp(r.xmin) end,
        {texts}
-  from {table} as r where r.{id} = %s
-   and (r.tableoid = {named}::pg_catalog.regclass
-        or (select c.relispartition from pg_catalog.pg_class c where c.oid = r.tableoid)) limit {most}
+  from {table} as r where r.{id} = %s limit {most}
 """
 
 _END_OF_WAL: Final[LiteralString] = "select pg_catalog.pg_current_wal_insert_lsn()::text"
@@ -67,8 +65,7 @@ async def find(conn: Connection, plan: Plan, acknowledged: Acknowledged, event_i
     query = sql.SQL(_FIND).format(
         delivered=acknowledged.condition(sql.Identifier("r")),
         texts=sql.SQL(", ").join(texts),
-        table=sql.Identifier(table.schema, table.name),
-        named=sql.Literal(str(table)),
+        table=await rows_of(conn, table),
         id=sql.Identifier(column),
         most=sql.Literal(MOST),
     )

@@ -104,8 +104,11 @@ def witness(settings: Settings) -> sql.Composed:
 
 
 def publication(settings: Settings) -> sql.Composed:
-    """The publication of the tables."""
-    tables = [sql.Identifier(table.schema, table.name) for table in settings.outbox.tables]
+    """The publication of the tables, and of none that inherit from them."""
+    tables = [
+        sql.SQL("only {}").format(sql.Identifier(table.schema, table.name))
+        for table in settings.outbox.tables
+    ]
     return sql.SQL(ddl.read("publication")).format(
         name=sql.Literal(settings.postgres.publication),
         tables=sql.Literal(sql.SQL(", ").join(tables).as_string()),

@@ -40,10 +40,11 @@ from cdc_outbox.postgres.connection import (
     place,
     sever,
 )
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.readiness import ready
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -122,9 +123,9 @@ async def snapshot(
 ) -> AsyncIterator[Connection]:
     """A connection of the owner's, in a transaction whose snapshot is taken when the block begins.
 
-    It sees the rows of `tables`, whose partitions and children are locked with them, and of no others for sure. `own`:
-    whether a person's condition is read by it, which may name what is in `public`. Raises SetupError, MissingRight,
-    UsageError or PostgresUnavailable.
+    It sees the rows of `tables`, whose partitions are locked with them, and of no others for sure. `own`: whether a
+    person's condition is read by it, which may name what is in `public`. Raises SetupError, MissingRight, UsageError or
+    PostgresUnavailable.
     """
     conn = await connect_control(settings, application_name=application_name, admin=True, like=like)
     try:
@@ -148,8 +149,9 @@ async def _lock(conn: Connection, tables: Sequence[TableName]) -> None:
     We wait for none of them with another in hand: a migration that takes two can't be the victim of a deadlock with us.
     Raises MissingRight; PostgresUnavailable when another session has one to itself for longer than LOCK_WAIT.
     """
+    named = {table: await rows_of(conn, table) for table in tables}
     until = time.monotonic() + LOCK_WAIT
-    while (taken := await _locked_by_another(conn, tables)) is not None:
+    while (taken := await _locked_by_another(conn, named)) is not None:
         if time.monotonic() >= until:
             raise PostgresUnavailable(
                 f"another session has {taken} to itself, as a migration has, or waits for that",
@@ -160,12 +162,12 @@ async def _lock(conn: Connection, tables: Sequence[TableName]) -> None:
         await asyncio.sleep(_LOCK_AGAIN)
 
 
-async def _locked_by_another(conn: Connection, tables: Sequence[TableName]) -> TableName | None:
+async def _locked_by_another(conn: Connection, tables: Mapping[TableName, sql.Composed]) -> TableName | None:
     """Begin, and lock the tables; the first one that can't be had at once, and then the transaction has failed."""
     await execute(conn, _BEGIN)
-    for table in tables:
+    for table, named in tables.items():
         try:
-            await execute(conn, sql.SQL(_LOCK).format(sql.Identifier(table.schema, table.name)))
+            await execute(conn, sql.SQL(_LOCK).format(named))
         except CdcOutboxError as error:
             if sqlstate.of(error) == "55P03":
                 return table
@@ -200,7 +202,7 @@ async def rows(
     places = [at for at in range(len(columns)) if wanted is None or at in wanted]
     query = sql.SQL("copy (select {columns} from {table}{where}{order}) to stdout").format(
         columns=sql.SQL(", ").join(sql.Identifier(columns[at]) for at in places),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         where=sql.SQL("") if where is None else sql.SQL(" where ") + bracketed(where),
         order=sql.SQL("") if order is None else sql.SQL(" order by ") + order,
     )
@@ -244,7 +246,7 @@ async def count(
     Raises SetupError where the condition fails on a row; MissingRight; PostgresUnavailable after `within` seconds, and
     then the connection is gone.
     """
-    query = sql.SQL("select count(*) from {}").format(sql.Identifier(table.schema, table.name))
+    query = sql.SQL("select count(*) from {}").format(await rows_of(conn, table))
     if where is not None:
         query += sql.SQL(" where ") + bracketed(where)
     try:

@@ -19,6 +19,7 @@ from psycopg import sql
 from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres import lookup, sqlstate
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.transaction import transaction
 from cdc_outbox.postgres.unsent import unsent
 from cdc_outbox.table.values import TIMESTAMPTZ
@@ -101,7 +102,7 @@ async def _read(
     """
     query = sql.SQL(_IDS).format(
         id=sql.Identifier(id_column),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         where=where,
         most=sql.Literal(MOST + 1),
     )

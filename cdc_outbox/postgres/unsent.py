@@ -13,7 +13,9 @@ from psycopg import sql
 from cdc_outbox.errors import MappingError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import by_value, reading_right, table_rows, zoneless
+from cdc_outbox.postgres.ago import ago
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.table import compiler
 from cdc_outbox.table.recognise import Shape
 from cdc_outbox.table.values import BOOL, Field
@@ -64,7 +66,7 @@ async def count_unsent(
         conditions.append(unsent(bookkeeping.sent))
     await see_whole(conn)
     counted = sql.SQL("select count(*) from {} where {}").format(
-        sql.Identifier(table.schema, table.name), sql.SQL(" and ").join(conditions)
+        await rows_of(conn, table), sql.SQL(" and ").join(conditions)
     )
     ((count,),) = await execute(conn, counted, within=COUNT_LIMIT + 5)
     return int(count)
@@ -156,11 +158,9 @@ async def in_hand(
     by = shape.find("locked_by")
     query = sql.SQL(_TAKEN).format(
         by=sql.SQL("null") if by is None else sql.SQL("{}::text").format(sql.Identifier(by.name)),
-        table=sql.Identifier(table.schema, table.name),
+        table=await rows_of(conn, table),
         taken=says(taken.field, taken.words),
-        fresh=sql.SQL("{} > {} - make_interval(secs => {})").format(
-            zoneless.latest(taken.since), sql.SQL("clock_timestamp()"), sql.Literal(stale)
-        ),
+        fresh=sql.SQL("{} > {}").format(zoneless.latest(taken.since), ago(stale)),
     )
     ((count, workers),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
     return int(count), str(workers)

@@ -36,6 +36,7 @@ from psycopg import sql
 from cdc_outbox import log
 from cdc_outbox.postgres import markable
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.unsent import among, unsent
 from cdc_outbox.table import compiler
 
@@ -268,7 +269,7 @@ async def is_left_behind(
     if not left or not of.key:
         return False
     query = sql.SQL("select from {table} as t where {id} = %s and {waits} and not ({apart}) limit 1").format(
-        table=sql.Identifier(of.table.schema, of.table.name),
+        table=await rows_of(conn, of.table),
         id=sql.Identifier("t", event_column),
         waits=sql.SQL(" and ").join([sql.SQL("true"), *of.waits]),
         apart=of.apart(left),

@@ -38,6 +38,7 @@ from cdc_outbox.errors import (
     SlotMissing,
 )
 from cdc_outbox.postgres import (
+    heirs,
     outbox,
     pending,
     pending_note,
@@ -258,6 +259,7 @@ class _Backfill:
         plans = []
         for table in settings.outbox.tables:
             plan = await required(self.owner, mapping, table, settings.postgres.publication)
+            await heirs.tell(self.owner, table, settings.outbox.tables)
             if mapping.is_news(plan):
                 _log.info("mapping", mapping={str(table): plan.describe()})
             plans.append(plan)

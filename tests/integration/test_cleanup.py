@@ -97,6 +97,7 @@ def test_old_and_acknowledged_rows_go_and_no_others(postgres_version: Postgres, 
     place.insert("old", 2500, "8 days")
     place.insert("new", 3, "1 day")
     place.sql(PROVE)
+    assert place.clean(age="999999999999d")["removed"] == 0
     place.insert("late", 7, "9 days")
     with psycopg.connect(place.database.dsn) as other:
         other.execute("select from outbox where event_type = 'old' limit 1 for update")
@@ -560,6 +561,7 @@ def test_old_rows_of_the_inbox_go(place: Place) -> None:
         "insert into cdc_outbox_inbox select 'billing', 'new', now() - '29 days'::interval",
     )
     assert "2500 rows would go" in inbox("cleanup", "--older-than", "30d", "--dry-run")
+    assert "0 rows would go" in inbox("cleanup", "--older-than", "999999999999d", "--dry-run")
     assert json.loads(inbox("cleanup", "--older-than", "30d", "--json"))["removed"] == 2500
     left = place.database.server.execute("select event_id from cdc_outbox_inbox", dbname=place.database.name)
     assert left == [("new",)]
