@@ -197,9 +197,7 @@ async def _control(
         try:
             await _require_published(control, settings)
         except PublicationWrong as error:
-            if error.next != publication.missing(settings.postgres.publication, settings.outbox.tables):
-                raise
-            if any(await control.run(lambda conn: slot.inspect_both(conn, settings.postgres.slot))):
+            if error.next != slip.neither(settings.postgres.slot):
                 raise
             raise PublicationWrong(str(error), next=first) from None
         await _tell_of_others(control, settings)

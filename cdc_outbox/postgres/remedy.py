@@ -87,7 +87,7 @@ def by_relay(role: str, slot: str) -> str:
 
 def again(*flags: tuple[str, str]) -> str:
     """The running command once more with these flags, in place of what they said; `repeat` makes a command of it."""
-    return f"{_SAME} {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}"
+    return f"{_SAME} {' '.join(_typed(flag, value) for flag, value in flags)}"
 
 
 def begin_with_the_table(slot: str) -> str:
@@ -173,7 +173,11 @@ def _is_by_owner(found: re.Match[str]) -> bool:
 
 
 def _typed(flag: str, value: str | None) -> str:
-    return flag if value is None else f"{flag} {shlex.quote(value)}"
+    """A flag as it is typed. A comma would end the command in the sentence around it."""
+    if value is None:
+        return flag
+    quoted = shlex.quote(value)
+    return f"{flag} '{value}'" if quoted == value and "," in value else f"{flag} {quoted}"
 
 
 def _is_secret(flag: str, value: str | None) -> bool:
@@ -206,7 +210,7 @@ def complete_for(text: str, slot: str, publication: str, tables: Sequence[TableN
         if named is not None and named[1] != slot:
             return found[0]
         added = [
-            f" --{flag} {shlex.quote(value)}"
+            f" {_typed(f'--{flag}', value)}"
             for flag, values in flags.items()
             if f" --{flag}" not in given and (flag, name) != ("table", "drop")
             for value in values

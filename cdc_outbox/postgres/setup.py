@@ -249,7 +249,7 @@ class _Init:
                 tables,
                 otherwise="cdc-outbox init --create-table, or name your table with --table SCHEMA.NAME",
             )
-        there = await slip.table(self.owner, table)
+        there = await slip.table(self.owner, table, tables)
         if there is not None and slip.is_case_alone(table, there):
             raise SetupError(
                 f"table {table} does not exist, and there is {there}, whose name has to be quoted: a second table "
@@ -360,6 +360,12 @@ class _Init:
             try:
                 if not there and first is not None:
                     raise first
+                if (
+                    self.refused is not None
+                    and needs == _OWN_WITNESS
+                    and not await witness.exists(self.owner)
+                ):
+                    raise self.refused
                 await self.run_part("grants", role, statements)
             except MissingRight as error:
                 first = first or error

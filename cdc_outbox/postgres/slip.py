@@ -44,12 +44,16 @@ select slot_name::text from pg_catalog.pg_replication_slots
 """
 
 
-async def table(conn: Connection, wanted: TableName) -> TableName | None:
-    """The table that a name which finds nothing was most likely meant to be, first of all one of other case."""
+async def table(conn: Connection, wanted: TableName, tables: Sequence[TableName] = ()) -> TableName | None:
+    """The table that a name which finds nothing was most likely meant to be, first of all one of other case.
+
+    None of `tables`, which the command was told of by their own names.
+    """
     rows = await execute(conn, _TABLES, (wanted.name,))
-    known = {f"{schema}.{name}": TableName(str(schema), str(name)) for schema, name in rows}
     text = f"{wanted.schema}.{wanted.name}"
-    known.pop(text, None)  # somebody has made it meanwhile
+    there = [TableName(str(schema), str(name)) for schema, name in rows]
+    # Somebody may have made it meanwhile.
+    known = {f"{each.schema}.{each.name}": each for each in there if each not in (wanted, *tables)}
     if not known:
         return None
     near = nearest(text, known)
@@ -77,7 +81,7 @@ async def no_table(
 
     `tables`: all that the command was told of; without them the step names the one alone.
     """
-    there = await table(conn, wanted)
+    there = await table(conn, wanted, tables)
     if there is None:
         return SetupError(f"table {wanted} does not exist", next=otherwise)
     why = ", and a name with capitals needs its quotes" if is_case_alone(wanted, there) else ""
@@ -88,19 +92,29 @@ async def no_table(
 async def look(
     conn: Connection, settings: PostgresSettings, tables: Sequence[TableName], *, within: float | None = None
 ) -> PublicationState:
-    """As `publication.look`; where a name finds nothing, the remedy is the name that was meant, if one is known."""
+    """As `publication.look`; where a name finds nothing, the remedy is the name that was meant, if one is known.
+
+    Without a slot, that of an absent publication is the command that makes both.
+    """
     state = await publication.look(conn, settings.publication, tables, within=within)
     if state.problem is None or state.identity is not None:
         return state
     there = dict(state.tables)
     for each in tables:
-        if str(each) not in there and (meant := await table(conn, each)) is not None:
+        if str(each) not in there and (meant := await table(conn, each, tables)) is not None:
             return replace(state, next=instead(each, meant, tables))
     if state.problem == publication.absent(settings.publication):
         name = await _publication(conn, settings, tables)
         if name is not None:
             return replace(state, next=again(("--publication", name)))
+        if not any(await slots.inspect_both(conn, settings.slot, within=within)):
+            return replace(state, next=neither(settings.slot))
     return state
+
+
+def neither(slot: str) -> str:
+    """The next step where there is neither publication nor slot."""
+    return f"cdc-outbox init --slot {slot}"
 
 
 async def _publication(

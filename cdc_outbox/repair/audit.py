@@ -225,7 +225,9 @@ class _Audit:
         relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
         try:
             proofs = [await acknowledged(relay, self._owner, name, plan.table) for plan in plans]
-            there = await slot.inspect(relay, name)
+            there, pending = await slot.inspect_both(relay, name)
+            if there is None and pending is not None and not self._wish.settled:
+                slot.require(there, name, pending=pending)
             verdict = witness.judge(
                 name, await witness.read(relay, name), there, await server.identity(relay)
             )

@@ -98,9 +98,7 @@ async def _tables(
     books: dict[TableName, Book] = {}
     lookups: dict[TableName, Lookup] = {}
     for table in settings.outbox.tables:
-        plan = await catalogue.preview(conn, mapping, table, settings.postgres.publication)
-        if plan is None:
-            continue  # who opens the stream says it
+        plan = await catalogue.required(conn, mapping, table, settings.postgres.publication)
         keeping = plan.bookkeeping
         if keeping.sent is None and not (keeping.deleted or deleted):
             raise SetupError(

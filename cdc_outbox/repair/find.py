@@ -59,8 +59,10 @@ EARLY: Final = 60_000
 
 ELSEWHERE: Final = "the table marks it as sent by another relay"
 BEHIND: Final = (
-    "it was there before the slot, and was left out of what is sent, as by --no-backfill or --failed skip"
+    "a row with its key was there before the slot, and was left out of what is sent, as by --no-backfill or "
+    "--failed skip"
 )
+AFTER_ALL: Final = "to send it after all"
 NOT_THERE: Final = "not in the topic"
 
 
@@ -168,7 +170,9 @@ async def find(
     if in_topic:
         events = [
             _concluded(
-                await _sought(settings.kafka, event, [*ids_from, *search.ids_from[event.table]]), event_id
+                await _sought(settings.kafka, event, [*ids_from, *search.ids_from[event.table]]),
+                event_id,
+                _replay(settings.outbox.tables, event.table, event_id),
             )
             for event in events
         ]
@@ -315,8 +319,10 @@ class _Search:
 
     def _delivered(self, plan: Plan, proven: Acknowledged, row: Stored, *, left: bool = False) -> Event:
         if left:
-            again = f"cdc-outbox replay --id {shlex.quote(self._id)}"
-            return _event(plan, row.values, row, Delivery.LEFT_OUT, BEHIND, f"to send it after all: {again}")
+            look = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
+            again = _replay(self._settings.outbox.tables, plan.table, self._id)
+            remedy = f"where keys are used again, as after TRUNCATE … RESTART IDENTITY: {look}; {AFTER_ALL}: {again}"
+            return _event(plan, row.values, row, Delivery.LEFT_OUT, BEHIND, remedy)
         if self._sent_elsewhere(plan, row):
             event = _event(plan, row.values, row, Delivery.DELIVERED, ELSEWHERE)
             return replace(event, sent_elsewhere=True)
@@ -381,6 +387,12 @@ def _event(
     return replace(event, message=message)
 
 
+def _replay(tables: Sequence[TableName], table: TableName, event_id: str) -> str:
+    """The command that sends a row of the table again: with `tables`, all that were named, it has to name the one."""
+    named = f" --table {shlex.quote(str(table))}" if len(tables) > 1 else ""
+    return f"cdc-outbox replay{named} --id {shlex.quote(event_id)}"
+
+
 async def _placement(settings: KafkaSettings, told: Callable[[str], None]) -> Placement:
     placement = Placement(settings)
     try:
@@ -431,8 +443,8 @@ async def _sought(settings: KafkaSettings, event: Event, ids_from: Sequence[IdFr
     return replace(event, searched=NOT_THERE if partitions else f"there is no topic {topic}")
 
 
-def _concluded(event: Event, event_id: str) -> Event:
-    """With what the topic adds to how far it has come."""
+def _concluded(event: Event, event_id: str, again: str) -> Event:
+    """With what the topic adds to how far it has come; `again`: the command that sends it again."""
     if event.offset is not None:
         said = f"found at offset {event.offset}"
         if event.delivery in _UNTIL_FOUND:
@@ -442,7 +454,8 @@ def _concluded(event: Event, event_id: str) -> Event:
     if event.sent_elsewhere:
         step = f"say where its messages have the id: cdc-outbox find --in-topic --id-from header:NAME {named}"
         return replace(event, next=step)
-    again = f"cdc-outbox replay --id {named}"
+    if event.delivery is Delivery.LEFT_OUT:
+        return replace(event, next=f"{AFTER_ALL}: {again}")
     if event.delivery is Delivery.PASSED:
         return replace(event, next=f"send it again: {again}")
     if event.delivery is Delivery.DELIVERED and event.searched == NOT_THERE:

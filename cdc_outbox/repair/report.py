@@ -112,14 +112,16 @@ class Report:
 
     @property
     def _again(self) -> str:
-        """The replay of all that is missing: by their ids where they are few, else of all rows since the oldest."""
+        """The replay of all that is missing: by their ids where they are few, else of all rows since the oldest.
+
+        It is one of the rows of one table.
+        """
         missing, oldest = self.findings.missing, self.findings.oldest_missing
+        replay = "cdc-outbox replay --table NAME" if len(self.tables) > 1 else "cdc-outbox replay"
         if oldest is not None and missing.count > min(NAMED, len(missing.events)):
-            return (
-                f"cdc-outbox replay --since {iso_us(oldest)}, which sends all rows since the oldest of them"
-            )
+            return f"{replay} --since {iso_us(oldest)}, which sends all rows since the oldest of them"
         ids = " ".join(f"--id {quote(each['id'])}" for each in missing.events[:NAMED])
-        return f"cdc-outbox replay {ids}"
+        return f"{replay} {ids}"
 
     def document(self) -> dict[str, Any]:
         """The report, for a machine."""

@@ -374,9 +374,27 @@ def test_before_the_first_relay_what_waits_in_the_slot_is_under_way(
     assert f"there is no replication slot {pipeline.slot}" in report["notes"][-1]
 
 
+def test_before_a_backfill_is_finished_nothing_is_called_missing(
+    make_pipeline: Callable[..., Pipeline], outbox: Database, kafka: Kafka
+) -> None:
+    """Unless a person says that nothing is under way."""
+    audited = Audited(make_pipeline(outbox, kafka).prepare())
+    slot = audited.pipeline.slot
+    old = audited.insert("a")
+    init = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": audited.pipeline.dsn})
+    assert init.returncode == 78, init.stderr
+    done = audited.run()
+    assert done.returncode == 78
+    assert f'only "{slot}_pending" exists: rows from before it have to be published' in done.stderr
+    assert f"cdc-outbox backfill --slot {slot}" in done.stderr
+    assert ids(audited.audit("--settled", code=1), "missing") == [old]
+
+
 def test_what_is_wrong_with_the_question_is_named(audited: Audited) -> None:
+    audited.pipeline.sql(SQL("create view seen as select * from outbox"))
     for flags, code, error, remedy in (
         ("--table nowhere", 78, "table public.nowhere does not exist", "--table"),
+        ("--table seen", 78, "public.seen is a view", "name the table behind it"),
         ("--topic-name none.such", 78, "the cluster has no topic none.such", "--topic-name"),
         ("--spool /nowhere", 78, "records can't be kept in /nowhere: no such file", "--spool"),
         ("--since yesterday", 2, "--since 'yesterday' is neither a time nor a duration", "--since 2h"),

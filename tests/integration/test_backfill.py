@@ -311,6 +311,8 @@ def test_rows_in_the_old_relays_hands(place: Backfilled) -> None:
     assert "--stale-after 0s" in remedy
     assert place.slots() == [f"{place.slot}_pending"]
     place.execute("update outbox set locked_at = now() - interval '1 h'")
+    error, _ = place.refuses("--stale-after", "999999999999d", code=1)
+    assert "was taken by worker-7" in error
     with psycopg.connect(place.dsn, application_name="worker-8") as connection:
         connection.execute("select from outbox for update skip locked")
         error, _ = place.refuses(code=1)
@@ -474,6 +476,11 @@ def test_tables_that_can_not_be(place: Backfilled) -> None:
     assert "--order-by id" in remedy
     error, _ = place.refuses("--table", "absent", *KEYLESS)
     assert "absent" in error
+    error, remedy = place.refuses("--table", "plain", "--publication", "nowhere", *KEYLESS)
+    assert error == "publication nowhere does not exist"
+    assert remedy.startswith(
+        f"cdc-outbox init --publication nowhere --table public.plain --slot {place.slot}"
+    )
     assert place.slots() == []
 
 

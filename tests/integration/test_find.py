@@ -291,9 +291,39 @@ def test_what_was_left_out_is_not_called_delivered(
     eventually(lambda: find(pipeline, left)[0]["delivery"] == "left out", PATIENCE, "left out")
     (event,) = find(pipeline, left)
     assert "--no-backfill" in event["evidence"]
-    assert f"cdc-outbox replay --slot {pipeline.slot}" in event["next"]
-    assert f"--id {left}" in event["next"]
+    assert f"cdc-outbox find --slot {pipeline.slot} --in-topic {left}; " in event["next"]
+    assert f"cdc-outbox replay --slot {pipeline.slot} --id {left}" in event["next"]
     (event,) = find(pipeline, sent)
     assert event["delivery"] == "delivered"
     (event,) = find(pipeline, left, "--in-topic")
     assert (event["delivery"], event["searched"]) == ("left out", "not in the topic")
+    assert event["next"] == f"to send it after all: cdc-outbox replay --slot {pipeline.slot} --id {left}"
+
+
+def test_a_key_that_was_left_out_and_is_used_again(
+    database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    """Only the topic tells the new row from the one that was left out."""
+    pipeline = make_pipeline(database, kafka)
+    kafka.create_topic(pipeline.topic, 1)
+    named = ("--table", "outbox", "--table", "another")
+    columns = "(id bigserial primary key, topic text default {}, aggregate_id text, payload text)"
+    pipeline.sql(
+        *(SQL(f"create table {name} {columns}").format(pipeline.topic) for name in named[1::2]),
+        SQL("insert into outbox (aggregate_id) values ('old')"),
+    )
+    at = ("--slot", pipeline.slot)
+    done = run_command("init", "--no-backfill", *named, *at, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert done.returncode == 0, done.stderr
+    pipeline.sql(
+        SQL("truncate outbox restart identity"), SQL("insert into outbox (aggregate_id) values ('new')")
+    )
+    pipeline.start(*named)
+    eventually(lambda: find(pipeline, "1", *named)[0]["delivery"] == "left out", PATIENCE, "proven")
+    (event,) = find(pipeline, "1", *named)
+    assert event["evidence"].startswith("a row with its key was there before the slot")
+    assert f"cdc-outbox find --slot {pipeline.slot} " in event["next"]
+    assert " --in-topic 1; to send it after all: " in event["next"]
+    assert event["next"].endswith(f"cdc-outbox replay --slot {pipeline.slot} --table public.outbox --id 1")
+    (event,) = find(pipeline, "1", "--in-topic", *named)
+    assert (event["delivery"], event["searched"], event["next"]) == ("delivered", "found", None)

@@ -58,6 +58,16 @@ def test_a_missing_right_prints_the_owners_sql_and_keeps_what_is_done(place: Set
     assert place.execute(WITNESS)[0][0] == place.start_of(place.slot)
 
 
+def test_the_rights_on_a_witness_that_may_not_be_made_are_missing_with_it(
+    place: Set, plain_role: str
+) -> None:
+    place.execute("create table outbox (id uuid, topic text, payload json)")
+    error, remedy = place.as_role(plain_role).refused("--role", plain_role)
+    assert "may not make: witness, publication, grants; " in error
+    assert "grants needs public.cdc_outbox_witness to be there" in error
+    assert f"--role {plain_role} | psql" in remedy
+
+
 def test_the_owners_part_goes_by_the_admin_dsn(place: Set, plain_role: str) -> None:
     relay = place.as_role(plain_role, admin=place.dsn)
     assert relay.steps("--create-table") == {

@@ -12,6 +12,7 @@ from struct import Struct
 import pytest
 
 from cdc_outbox.errors import SetupError
+from cdc_outbox.event import TableName
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from, ids_placed
 from cdc_outbox.repair.judgement import Findings, Judge, Rules
 from cdc_outbox.repair.report import Report
@@ -170,8 +171,10 @@ def test_the_first_of_each_kind_are_kept_and_all_are_counted() -> None:
     assert (found.missing.count, len(found.missing.events)) == (50, 3)
 
 
-def report(findings: Findings) -> Report:
-    return Report((), None, None, {}, 0, 0, 0, 0, 0, findings, twice_ok=False, notes=[])
+def report(findings: Findings, *tables: str) -> Report:
+    return Report(
+        tuple(map(TableName.parse, tables)), None, None, {}, 0, 0, 0, 0, 0, findings, twice_ok=False, notes=[]
+    )
 
 
 def test_all_that_is_missing_is_sent_again_by_the_next_step() -> None:
@@ -183,6 +186,8 @@ def test_all_that_is_missing_is_sent_again_by_the_next_step() -> None:
     for limit, count in ((3, 4), (50, 50)):
         many = report(judged(rows[:count], [[]], limit=limit)).next or ""
         assert ": cdc-outbox replay --since 2024-01-17T13:14:10.250000Z, which sends all rows since " in many
+    of_two = report(judged(rows[:1], [[]]), "a", "b").next or ""
+    assert of_two.endswith(f": cdc-outbox replay --table NAME --id {rows[0][0]}")
 
 
 def test_ids_of_another_relays_messages_are_found_where_they_are() -> None:

@@ -168,6 +168,19 @@ def test_the_same_command_is_written_out_with_what_is_to_be_another():
     )
 
 
+def test_a_comma_in_a_value_ends_no_command():
+    given = [("--table", "a"), ("--table", "c"), ("--key", "id,payload:/id")]
+    ours = settings(table=["a", "c"], slot="s")
+    for text in (
+        again(("--table", "a"), ("--table", "b")),
+        "cdc-outbox audit --twice-ok --table a --table b",
+    ):
+        whole = once_more(complete(text, ours), "audit", given)
+        whole = complete(repeat(whole, "audit", given, lambda _name: {"--key", "--table"}), ours)
+        assert whole.count("--table") == 2
+        assert whole.count("--key 'id,payload:/id'") == 1
+
+
 def test_what_names_the_owner_names_it_once():
     for step in (recover("s"), by_owner("cdc-outbox init --slot s")):
         assert by_owner(step).count("cdc-outbox") == step.count("cdc-outbox")
