@@ -413,6 +413,8 @@ def test_no_partition_goes_that_a_slot_made_meanwhile_wants(postgres_version: Po
     partitioned(place)
     place.sql(PROVE)
     other = f"{place.slot}_b"
+    # To be made a publication of takes a lock that the detachment has.
+    Place(place.database, other).init("--publication", f"{other}_pub", "--only", "publication")
     with psycopg.connect(place.database.dsn) as reader:
         reader.execute("select from outbox")  # the detachment waits for it, and no slot does
         cleaning = dropping(place)
