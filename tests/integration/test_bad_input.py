@@ -8,81 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
+from tests.integration.started import SECRET, Start, ready, start
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox, read_all
 from tests.servers.postgres import PASSWORD
 from tests.servers.process import free_port
-from tests.servers.relay import RelayProcess, run_command
+from tests.servers.relay import run_command
 from tests.servers.wait import eventually
 
-SECRET = "s3cret-and-more"
-
-
-class Start:
-    """`cdc-outbox start` on one database, ending by itself. Nothing listens where it looks for Kafka by default."""
-
-    def __init__(self, database: Database, slot: str) -> None:
-        self.database = database
-        self.slot = slot
-        self.bootstrap = f"127.0.0.1:{free_port()}"
-
-    def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
-        return {
-            "CDC_OUTBOX_DSN": self.database.dsn,
-            "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap,
-            "CDC_OUTBOX_SLOT": self.slot,
-            **changes,
-        }
-
-    def init(self, *flags: str) -> Start:
-        done = run_command("init", *flags, env=self.environment({}))
-        assert done.returncode == 0, done.stderr
-        return self
-
-    def refused(
-        self, *flags: str, code: int, cwd: Path | None = None, http: str | None = None, **changes: str
-    ) -> tuple[str, str]:
-        """Error and next step of a `start` that exits with `code`, the same in both forms."""
-        environment = self.environment(changes)
-        arguments = ["start", *(["--no-http"] if http is None else ["--http", http]), *flags]
-        text = run_command(*arguments, "--log-format", "text", env=environment, cwd=cwd)
-        as_json = run_command(*arguments, "--log-format", "json", env=environment, cwd=cwd)
-        for done in (text, as_json):
-            assert done.returncode == code, done.stderr
-            assert done.stdout == ""
-            for forbidden in (PASSWORD, SECRET, "Traceback"):
-                assert forbidden not in done.stderr
-        *_, error, remedy = text.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert remedy.startswith("next: ")
-        said = error.removeprefix("error: "), remedy.removeprefix("next: ")
-        *_, last = [json.loads(line) for line in as_json.stderr.splitlines()]
-        assert (last["error"], last["next"]) == said
-        return said
-
-    def execute(self, query: LiteralString, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        return self.database.server.execute(query, parameters, dbname=self.database.name)
-
-
-@pytest.fixture
-def start(database: Database, slot: str) -> Start:
-    return Start(database, slot)
-
-
-@pytest.fixture
-def ready(outbox: Database, slot: str) -> Start:
-    """Everything is there but what the test takes away."""
-    return Start(outbox, slot).init()
+__all__ = ["ready", "start"]
 
 
 @pytest.fixture
@@ -470,6 +413,30 @@ def test_a_malformed_flag(flags: list[str], word: str, start: Start) -> None:
     assert word in error
 
 
+@pytest.mark.parametrize(
+    "command", [("init",), ("drop", "--yes"), ("peek",), ("start", "--fail-fast", "--no-http")]
+)
+def test_no_dsn_at_all(command: tuple[str, ...]) -> None:
+    """Whether libpq's own defaults find a server or not, they aren't what was meant."""
+    done = run_command(*command, "--log-format", "text")
+    assert done.returncode in (1, 78), done.stderr
+    error, remedy = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: no DSN is set, and libpq's defaults don't lead anywhere: ")
+    assert remedy == "next: export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE"
+
+
+def test_libpqs_own_variables_are_somebodys_will() -> None:
+    port = free_port()
+    done = run_command("init", env={"PGHOST": "127.0.0.1", "PGPORT": str(port)})
+    assert done.returncode == 1, done.stderr
+    error, remedy = done.stderr.splitlines()
+    assert (
+        error
+        == f"error: can't reach PostgreSQL at 127.0.0.1:{port}: connection refused, nothing listens there"
+    )
+    assert remedy == "next: check that the server runs and that no firewall stops this machine"
+
+
 # HTTP
 
 
@@ -505,99 +472,3 @@ def test_the_default_port_that_is_taken_is_only_a_warning(ready: Start) -> None:
     assert (warning["port"], warning["for_its_own"]) == (9464, "--http HOST:PORT")
     assert "error" not in warning, "it is none"
     assert "Kafka" in records[-1]["error"]
-
-
-@pytest.mark.parametrize(
-    "command", [("init",), ("drop", "--yes"), ("peek",), ("start", "--fail-fast", "--no-http")]
-)
-def test_no_dsn_at_all(command: tuple[str, ...]) -> None:
-    """Whether libpq's own defaults find a server or not, they aren't what was meant."""
-    done = run_command(*command, "--log-format", "text")
-    assert done.returncode in (1, 78), done.stderr
-    error, remedy = done.stderr.splitlines()[-2:]
-    assert error.startswith("error: no DSN is set, and libpq's defaults don't lead anywhere: ")
-    assert remedy == "next: export CDC_OUTBOX_DSN=postgresql://USER@HOST:5432/DATABASE"
-
-
-def test_libpqs_own_variables_are_somebodys_will() -> None:
-    port = free_port()
-    done = run_command("init", env={"PGHOST": "127.0.0.1", "PGPORT": str(port)})
-    assert done.returncode == 1, done.stderr
-    error, remedy = done.stderr.splitlines()
-    assert (
-        error
-        == f"error: can't reach PostgreSQL at 127.0.0.1:{port}: connection refused, nothing listens there"
-    )
-    assert remedy == "next: check that the server runs and that no firewall stops this machine"
-
-
-# Servers that are away, without --fail-fast
-
-
-class Deaf:
-    """Takes connections, closes them, and counts them."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self._thread = threading.Thread(target=self._take, daemon=True)
-        self._thread.start()
-
-    def _take(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._server.accept()
-                connection.close()
-                self.connections += 1
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._thread.join(10)
-
-
-@pytest.fixture
-def deaf() -> Iterator[Deaf]:
-    server = Deaf()
-    yield server
-    server.close()
-
-
-@pytest.mark.patient
-@pytest.mark.parametrize("which", ["postgres", "kafka"])
-def test_an_outage_is_said_in_two_lines_once(
-    which: str, ready: Start, deaf: Deaf, make_relay: Callable[..., RelayProcess]
-) -> None:
-    away = f"127.0.0.1:{deaf.port}"
-    relay = make_relay(
-        f"postgresql://app:{SECRET}@{away}/app" if which == "postgres" else ready.database.dsn,
-        away if which == "kafka" else ready.bootstrap,
-        slot=ready.slot,
-        flags=["--log-format", "text"],
-    )
-    eventually(lambda: deaf.connections > 8, 60, lambda: f"a few tries\n{relay.text()}")
-    code, _ = relay.terminate()
-    assert code == 0
-    errors = [line for line in relay.stray if line.startswith("error: ")]
-    remedies = [line for line in relay.stray if line.startswith("next: ")]
-    assert len(errors) == len(remedies) == 1, relay.text()
-    assert away in errors[0]
-    assert remedies[0].endswith("; the relay goes on trying")
-    text = "\n".join(relay.stray)
-    assert SECRET not in text
-    assert PASSWORD not in text
-    assert "Traceback" not in text
-
-
-def test_one_off_commands_do_not_wait(start: Start) -> None:
-    dsn = f"postgresql://app:{SECRET}@127.0.0.1:{free_port()}/app"
-    for command in (["init"], ["peek"], ["peek", "--follow"], ["drop", "--yes"]):
-        done = run_command(*command, env=start.environment({"CDC_OUTBOX_DSN": dsn}))
-        assert done.returncode == 1, done.stderr
-        *_, error, remedy = done.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert remedy.startswith("next: ")
-        assert "relay" not in remedy, "which isn't what was run"
-        assert SECRET not in done.stderr
