@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Literal
 
-from tests.integration.examined import Examined
+from tests.integration.examined import Examined, Seen
 from tests.integration.test_watching import status, value
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
@@ -252,6 +252,18 @@ def test_a_slot_that_a_standby_carries_over_is_no_alarm_there(
         assert "on a standby, read by nobody" in seen.headline
 
 
+def seen_with_a_culprit(examined: Examined) -> Seen:
+    """The first look that names who keeps WAL."""
+
+    def named() -> Seen | None:
+        seen = examined.look()
+        return seen if seen.document["culprit"] is not None else None
+
+    seen = eventually(named, 60, "a culprit")
+    assert seen is not None
+    return seen
+
+
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline], major: int
@@ -265,8 +277,7 @@ def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
         pid = batch.info.backend_pid
         examined.write_wal(80)
         pipeline.wait_confirmed()
-        seen = examined.look()
-        assert seen.document["culprit"] is not None, seen.text
+        seen = seen_with_a_culprit(examined)
         culprit = seen.document["culprit"]
         assert (
             culprit["kind"],
@@ -327,10 +338,7 @@ def test_a_prepared_transaction_is_named(
     examined.write_wal(80)
     pipeline.wait_confirmed()
     # A prepared transaction's age is for everybody to see.
-    seen = eventually(
-        lambda: (look := examined.look()).document["culprit"] is not None and look, 60, "a culprit"
-    )
-    assert seen
+    seen = seen_with_a_culprit(examined)
     culprit = seen.document["culprit"]
     assert (culprit["kind"], culprit["gid"], culprit["user"]) == (
         "prepared_transaction",
@@ -356,10 +364,7 @@ def test_names_in_another_databases_encoding_blind_nobody(
         old.execute("begin; create table held (id int); prepare transaction 'café'")
         examined.write_wal(80)
         pipeline.wait_confirmed()
-        seen = eventually(
-            lambda: (look := examined.look()).document["culprit"] is not None and look, 60, "a culprit"
-        )
-        assert seen
+        seen = seen_with_a_culprit(examined)
         assert (
             "prepared transaction 'caf\N{REPLACEMENT CHARACTER}' (user postgres, database old"
             in seen.headline
