@@ -21,6 +21,7 @@ from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.guardian import descendants
 from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
+from tests.servers.lacking import lacking
 from tests.servers.ledger import (
     Consumer,
     Entry,
@@ -177,10 +178,19 @@ def test_nothing_outlives_tests_that_were_killed() -> None:
     )
     assert abandoned.returncode == -signal.SIGKILL, abandoned.stderr
     pid, *directories = abandoned.stdout.split()
-    eventually(lambda: not descendants({int(pid)}), 10, "the frozen server to be killed")
+    eventually(lambda: not descendants({int(pid)}), 30, "the frozen server to be killed")
     eventually(
-        lambda: not any(Path(each).exists() for each in directories), 10, "its directories to be removed"
+        lambda: not any(Path(each).exists() for each in directories), 30, "its directories to be removed"
     )
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_what_a_machine_lacks_skips_a_test_but_not_in_ci(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no engine"):
+        lacking("no engine")
 
 
 def shared_memory() -> set[str]:
@@ -224,7 +234,7 @@ def test_a_warm_command_ends_when_patience_does(postgres: Postgres, outbox: Data
     with pytest.raises(subprocess.TimeoutExpired):
         run_command("health", "--watch", "--json", "--slot", slot, env=environment, timeout=2)
     watching = "select count(*) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
-    eventually(lambda: postgres.value(watching, (outbox.name,)) == 0, 10, "its connection to end")
+    eventually(lambda: postgres.value(watching, (outbox.name,)) == 0, 30, "its connection to end")
 
 
 def test_the_writer_knows_what_committed_through_crashes_and_cuts(

@@ -13,6 +13,7 @@ import pytest
 from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT, Missing
 from tests.servers.kafka import Kafka, KafkaBroker
+from tests.servers.lacking import lacking
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
 from tests.servers.relay import run_command
@@ -35,7 +36,7 @@ def test_each_block_is_run_or_says_why_not() -> None:
 
 def test_the_exposure_that_the_page_states() -> None:
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("there is no systemd-analyze on this machine")
+        lacking("there is no systemd-analyze on this machine")
     judged = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", UNIT],
         capture_output=True,
@@ -53,8 +54,8 @@ def systemd() -> Iterator[Systemd]:
     try:
         machine = Systemd()
     except Missing as missing:
-        # To boot one needs root and namespaces, which a laptop or a container may not give; CI has them.
-        pytest.skip(f"no systemd can be had: {missing}")
+        # To boot one needs root and namespaces, which a laptop or a container may not give.
+        lacking(f"no systemd can be had: {missing}")
     try:
         yield machine
     finally:

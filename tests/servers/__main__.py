@@ -40,7 +40,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         Engine().close()
-    except Missing as reason:  # the tests of the image skip then, and say so
+    except Missing as reason:  # for the tests of the image to say: not every machine can have one
         say(f"Docker: {reason}")
     else:
         standin.fetch()

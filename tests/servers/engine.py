@@ -41,7 +41,7 @@ class Engine:
         self._process = Process([*own, "bash", "-euc", _START, "engine", self.home], log=self._log)
         self.host = f"unix://{self.home}/socket"
         try:
-            eventually(self._answers, 60, lambda: f"dockerd answers:\n{self._log.read_text()}")
+            eventually(self._answers, 120, lambda: f"dockerd answers:\n{self._log.read_text()}")
         except AssertionError as error:
             self._process.kill()
             raise Missing(f"dockerd doesn't run on this machine: {error}") from error
