@@ -16,7 +16,7 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD, binaries
 from tests.servers.relay import clean_environment, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 ROW: LiteralString = (
@@ -75,7 +75,7 @@ class Set:
         finally:
             process.kill()
             process.communicate()
-        eventually(lambda: self.slots() == [], 10, "the half-made slot is gone")
+        eventually(lambda: self.slots() == [], PATIENCE, "the half-made slot is gone")
 
     def steps(self, *arguments: str) -> dict[str, str]:
         document = json.loads(self.ok("--json", *arguments))

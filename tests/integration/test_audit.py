@@ -25,12 +25,12 @@ from tests.integration.conftest import Database
 from tests.polling.table import A
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.security import client_settings
 from tests.servers.shell import Shell, blocks, path_of
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 
 class Audited:

@@ -23,9 +23,8 @@ from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
-PATIENCE = 30.0
 ROW = "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, '1', 'placed')"
 WAITS_FOR_ONE: LiteralString = (
     "select exists (select from pg_locks where locktype = 'transactionid' and not granted"

@@ -16,11 +16,11 @@ from tests.integration.conftest import Database
 from tests.integration.test_watching import value
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD, Postgres
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 PROVE = """
 update cdc_outbox_witness

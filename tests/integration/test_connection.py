@@ -38,7 +38,7 @@ from cdc_outbox.settings.secret import SECRET_WORDS
 from tests.integration.conftest import Database
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.proxy import Proxy
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 T = TypeVar("T")
 NAME = "cdc-outbox/test_slot"
@@ -517,7 +517,7 @@ def test_a_fast_shutdown_is_told_from_an_outage(make_postgres: Callable[..., Pos
         (pid,) = (await execute(conn, "select pg_backend_pid()"))[0]
         await asyncio.to_thread(own.execute, "select pg_terminate_backend(%s)", (pid,))
         gone = "select 1 from pg_stat_activity where pid = %s"
-        await asyncio.to_thread(eventually, lambda: not own.execute(gone, (pid,)), 5, "backend ended")
+        await asyncio.to_thread(eventually, lambda: not own.execute(gone, (pid,)), PATIENCE, "backend ended")
         with pytest.raises(PostgresShutdown):
             await execute(conn, "select 1")
 
@@ -533,4 +533,4 @@ def test_a_long_statement_that_nobody_waits_for_ends(database: Database) -> None
             await execute(conn, "select pg_sleep(100)", within=0.2)
 
     with_control(database.dsn, broken_off)
-    eventually(lambda: not database.server.value(counting), 10, "the server has noticed")
+    eventually(lambda: not database.server.value(counting), PATIENCE, "the server has noticed")

@@ -19,7 +19,8 @@ from psycopg.sql import SQL
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Record
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
+from tests.servers.wait import PATIENCE
 
 UNNEEDED = (
     SQL("alter table outbox add column note text default 'new', add column amount numeric"),

@@ -16,7 +16,7 @@ from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 __all__ = ["as_relay", "doctor", "plain_role"]
 
@@ -119,7 +119,7 @@ def test_no_walsender_is_free(make_postgres: Callable[..., PostgresServer], kafk
         checks = doctor.look(code=1)
         assert worse(checks).items() >= {("postgres.walsenders", "failed")}
         assert "postgres.replication_connection" not in checks
-    eventually(lambda: not server.execute("select from pg_stat_replication"), 10, "the walsender gone")
+    eventually(lambda: not server.execute("select from pg_stat_replication"), PATIENCE, "the walsender gone")
     assert doctor.look()["postgres.walsenders"]["status"] == "ok"
 
 
@@ -222,7 +222,7 @@ def test_standbys(make_postgres: Callable[..., PostgresServer], kafka: Kafka, sl
         doctor.follow(failover)
         assert doctor.look()["postgres.failover"]["message"] == "a failover slot, behind standby_1"
     active = "select from pg_replication_slots where slot_name = 'standby_1' and active"
-    eventually(lambda: not primary.execute(active), 10, "the standby's walsender gone")
+    eventually(lambda: not primary.execute(active), PATIENCE, "the standby's walsender gone")
     stale = doctor.look(code=1)["postgres.failover"]
     assert "waits for standby_1" in stale["message"]
 

@@ -17,7 +17,7 @@ from tests.integration.conftest import Database
 from tests.integration.initial import Set, psql
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 LEFT: LiteralString = (
@@ -140,14 +140,14 @@ def test_a_slot_in_use_names_the_process_and_nothing_goes(place: Set) -> None:
         active = SQL("select active_pid from pg_replication_slots where slot_name = {}").format(
             Literal(place.slot)
         )
-        pid = eventually(lambda: place.value(active), 10, "the slot is in use")
+        pid = eventually(lambda: place.value(active), PATIENCE, "the slot is in use")
         error, remedy = place.refused("--yes", command="drop", code=1)
         assert error == f'the slot "{place.slot}" is in use by pid {pid}'
         assert "stop the process" in remedy
         assert left(place) == (1, 1, 1)
     finally:
         stream.pgconn.finish()
-    eventually(lambda: place.value(active) is None, 10, "the slot is free")
+    eventually(lambda: place.value(active) is None, PATIENCE, "the slot is free")
     place.ok("--yes", command="drop")
 
 

@@ -19,7 +19,7 @@ from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 
 def test_two_connections_that_are_cut_together_leave_no_third(
@@ -49,7 +49,7 @@ def test_two_connections_that_are_cut_together_leave_no_third(
         pipeline.wait_round()
         eventually(
             lambda: len(connections()) == 2,
-            10,
+            PATIENCE,
             lambda: f"two connections; there are {connections()}.\n{relay.text()}",
         )
         assert not set(connections()) & set(before)
@@ -75,7 +75,7 @@ def test_a_record_that_the_broker_refuses_blocks_as_quietly_as_any(
         dbname=outbox.name,
     )
     relay.wait_state("blocked", timeout=60)
-    walsender = eventually(pipeline.walsender, 10, "the slot active")
+    walsender = eventually(pipeline.walsender, PATIENCE, "the slot active")
     for _ in range(3):
         pipeline.wait_round()
         assert pipeline.walsender() == walsender

@@ -16,10 +16,10 @@ from psycopg.sql import SQL, Identifier, Literal
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.relay import run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 INSERT = (
     "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, %s, 'x') returning id::text"

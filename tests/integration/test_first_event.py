@@ -8,8 +8,7 @@ from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.relay import RelayProcess, run_command
-
-PATIENCE = 60.0
+from tests.servers.wait import PATIENCE
 
 
 def test_the_first_event_is_told_once_and_the_mapping_too(

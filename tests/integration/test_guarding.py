@@ -21,10 +21,10 @@ from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Writer, verify
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import Postgres
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 CREATE = SQL(
     "create publication outbox_pub for table outbox with (publish = 'insert', publish_via_partition_root = true)"

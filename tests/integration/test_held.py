@@ -99,9 +99,9 @@ def test_no_right_at_start(database: Database, secure_kafka: KafkaBroker, slot: 
     # A right to write anywhere includes that to an idempotent producer.
     secure_kafka.allow("stranger", "write", other)
     with passage.relay() as relay:
-        relay.wait_state("held", timeout=60)
-        assert topic in reason(relay)
-        said = relay.wait_for(lambda record: record.get("event") == "held", 10)
+        relay.wait_state("held")
+        eventually(lambda: topic in reason(relay), 60, relay.text)
+        said = relay.wait_for(lambda record: record.get("event") == "held")
         assert f"{tool} --allow-principal User:stranger" in said["next"]
         secure_kafka.allow("stranger", "write", topic)
         streaming(relay, passage, topic, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers.process import free_port
 from tests.servers.relay import RelayProcess
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 pytestmark = pytest.mark.xdist_group("http")
 
@@ -90,7 +90,7 @@ def test_many_slow_clients_keep_no_probe_out(relay: RelayProcess) -> None:
         for connection in slow:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
-        assert relay.get("/livez")[0] == 200
+        assert relay.get("/livez", timeout=5)[0] == 200
     assert relay.get("/livez")[0] == 200
 
 
@@ -103,7 +103,7 @@ def test_noise_is_refused_and_leaves_no_line_in_the_log(relay: RelayProcess) -> 
     for _ in range(20):
         with connected(relay):
             pass
-    eventually(lambda: relay.get("/livez")[0] == 200, 10, "the relay answers")
+    eventually(lambda: relay.get("/livez")[0] == 200, PATIENCE, "the relay answers")
     since = [*relay.records, *relay.stray][lines:]
     assert not [line for line in since if "still waiting" not in str(line)]
 

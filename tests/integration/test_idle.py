@@ -12,9 +12,9 @@ import pytest
 from psycopg.sql import SQL
 
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 LOAD = 25.0
 """Seconds of foreign writing: two rounds of the keepalive that is asked for every ten."""

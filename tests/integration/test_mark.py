@@ -32,7 +32,7 @@ from tests.servers.ledger import read_all
 from tests.servers.postgres import PASSWORD, Postgres, PostgresServer
 from tests.servers.relay import RelayProcess, clean_environment, run_command
 from tests.servers.shell import FENCE, Shell, blocks, path_of
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 KEYS = {"a": (), "b": ("--key", "payload:/order_id"), "c": ("--key", "payload:/order_id")}
 MARKED: dict[str, LiteralString] = {
@@ -40,7 +40,6 @@ MARKED: dict[str, LiteralString] = {
     "b": "status = 'sent' and sent_at is not null",
     "c": "sent_at is not null",
 }
-PATIENCE = 30.0
 TEXT = (CHECKOUT / "docs" / "how-to" / "keep-status-columns-right.md").read_text()
 PAGE = blocks(TEXT)
 

@@ -15,14 +15,17 @@ import pytest
 from cdc_outbox.repeats import FEW
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 NOTICED = 30.0
 """Seconds within which a dead connection must be noticed (seen: 18 to 21)."""
+
+KEPT = 8.0
+"""Seconds after which a session that is given up was not given up at once: the stream is kept for ten."""
 
 
 @pytest.fixture
@@ -212,7 +215,7 @@ def test_a_control_connection_that_stays_away_ends_the_session(
     proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.1f} s")
-    assert 8 < took < 20
+    assert KEPT < took < NOTICED
     eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free for another relay")
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
@@ -230,7 +233,7 @@ def test_a_server_that_refuses_a_new_control_connection_is_left_at_once(
     proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.2f} s")
-    assert took < 5
+    assert took < KEPT
     proxy.resume()
     relay.wait_state("streaming", timeout=PATIENCE)
     print(pipeline.books(writer, consumer))
@@ -243,7 +246,7 @@ def test_a_control_connection_that_is_terminated_counts_as_a_shutdown(pipeline: 
     stream, since = pipeline.walsender(), len(relay.records)
     pipeline.value("select pg_terminate_backend(%s)", (control(pipeline)[0],))
     took = wait_away(relay, since)
-    assert took < 5
+    assert took < KEPT
     relay.wait_for(lambda record: record.get("event") == "streaming", PATIENCE, since=since)
     assert pipeline.walsender() != stream
     print(pipeline.books(writer, consumer))

@@ -14,10 +14,10 @@ from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT
 from tests.servers.collector import Collector, Labels
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.relay import RelayProcess
 from tests.servers.shell import Running, Shell, blocks, shell_of_checkout
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 PAGE = blocks((CHECKOUT / "docs" / "how-to" / "watch-with-prometheus.md").read_text())
 TOKEN = f"token-{secrets.token_hex(8)}"

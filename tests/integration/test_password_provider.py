@@ -16,9 +16,7 @@ from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import read_all
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
-
-PATIENCE = 60.0
+from tests.servers.wait import PATIENCE, eventually
 
 HOOKS = """
 from pathlib import Path

@@ -14,11 +14,11 @@ from tests.integration.conftest import Database
 from tests.integration.initial import Set
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import verify
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.relay import run_command
 from tests.servers.shell import Shell, shell_of_checkout
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 KEYLESS: LiteralString = "create table outbox (id bigserial primary key, topic text not null, payload jsonb)"
 

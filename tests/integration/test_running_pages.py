@@ -17,7 +17,7 @@ from tests.servers.ledger import create_outbox, read_all
 from tests.servers.postgres import PASSWORD, PostgresServer, binaries
 from tests.servers.process import free_port
 from tests.servers.shell import Running, Shell, blocks, shell_of_checkout
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 HOW_TO = CHECKOUT / "docs" / "how-to"
 UPGRADE, ROTATE, TUNE, CLOUD = (
@@ -139,7 +139,7 @@ def test_rotating_the_password(
     assert answered() == "200"
     shell.run(ROTATE["token"])
     assert token.read_text() != "old-token"
-    eventually(lambda: answered() == "200", 10, "the new token counts")
+    eventually(lambda: answered() == "200", PATIENCE, "the new token counts")
 
     shell.run(ROTATE["password"], typed=f"{new}\n" * 2)
     shell.run(ROTATE["file"])

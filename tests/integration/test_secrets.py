@@ -19,8 +19,8 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import RelayProcess, run_command
 from tests.servers.security import USERS, Listener, client_settings
+from tests.servers.wait import PATIENCE
 
-PATIENCE = 60.0
 LISTENER: Listener = "SASL_PLAINTEXT"
 PATHS = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/status", "/page.js", "/nowhere")
 

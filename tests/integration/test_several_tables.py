@@ -7,8 +7,7 @@ import pytest
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 TABLES = ("--table", "orders", "--table", "Parts")
 """The second is folded to `parts`."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 POLLS = 40
 """Looks of a standby at the slot, one each half second."""

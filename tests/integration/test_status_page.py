@@ -13,10 +13,10 @@ from selenium.webdriver.common.keys import Keys
 from tests.integration.conftest import Database
 from tests.servers.browser import PHONE, WIDE, Browser
 from tests.servers.kafka import Kafka, KafkaBroker
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.relay import RelayProcess
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 
 @pytest.fixture(scope="module")

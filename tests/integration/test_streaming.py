@@ -13,9 +13,10 @@ from psycopg.sql import SQL, Identifier, Literal
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import Postgres
 from tests.servers.relay import run_command
+from tests.servers.wait import PATIENCE
 
 INSERT = "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, 'made', %s)"
 

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from psycopg.sql import SQL
 
 from tests.servers.kafka import KafkaBroker
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
-BAR = 5.0
-"""Seconds within which the relay has left; two guard intervals are two seconds, the rest is for a slow machine."""
+BAR = 10.0
+"""Seconds within which the relay has left: two guard intervals are two seconds, the rest is for a slow machine.
+
+One that waited for Kafka would take the drain's twenty.
+"""
 
 
 def reload(server: PostgresServer, names: str) -> None:

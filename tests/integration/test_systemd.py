@@ -20,13 +20,12 @@ from tests.servers.relay import run_command
 from tests.servers.security import USERS, certificates
 from tests.servers.shell import FENCE, Shell, blocks
 from tests.servers.systemd import Systemd
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 UNIT = CHECKOUT / "docker" / "systemd" / "cdc-outbox.service"
 PAGE = (CHECKOUT / "docs" / "how-to" / "run-under-systemd.md").read_text()
 BLOCKS = blocks(PAGE)
 LATER = blocks((CHECKOUT / "docs" / "how-to" / "upgrade-or-remove.md").read_text())
-PATIENCE = 60
 
 
 def test_each_block_is_run_or_says_why_not() -> None:

@@ -25,7 +25,7 @@ from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.integration.initial import ALL_VERSIONS, plain_role  # noqa: F401 - a fixture
 from tests.servers.kafka import Kafka
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 
 @ALL_VERSIONS
@@ -55,7 +55,7 @@ def test_a_plain_owner_sees_who_waits_for_its_table(database: Database, plain_ro
         migration = threading.Thread(target=migrate)
         migration.start()
         try:
-            words = eventually(lambda: seen(reader.info.backend_pid), 10, "the one who waits")
+            words = eventually(lambda: seen(reader.info.backend_pid), PATIENCE, "the one who waits")
         finally:
             reader.rollback()
             migration.join()

@@ -22,14 +22,13 @@ from cdc_outbox.postgres.stream import ReplicationStream
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.servers.security import certificates
+from tests.servers.wait import PATIENCE
 
 RECORD = 16_384
 """Bytes of the largest record, and of libpq's buffer at first."""
 
 AROUND_THE_ROW = 43
 """Bytes of a frame with one row of one text column, besides the text."""
-
-PATIENCE = 10.0
 
 
 class Terminator:

@@ -49,7 +49,7 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
         passage.insert(unknown, ("a", "2"))
         passage.insert(known, ("a", "3"))
         relay.wait_state("held", timeout=60)
-        said = relay.wait_for(lambda record: record.get("event") == "held", 10)
+        said = relay.wait_for(lambda record: record.get("event") == "held")
         assert said["error"] == f"the cluster has no topic {unknown}"
         assert said["next"] == creation(passage, unknown)
         code, body = relay.get("/readyz")
@@ -142,7 +142,7 @@ def test_a_topic_that_cant_be_created_is_held(passage: Passage) -> None:
     passage.insert(f"{passage.topics}wide", ("a", "1"))
     with passage.relay("--create-topics", env={"CDC_OUTBOX_KAFKA_TOPICS_REPLICATION_FACTOR": "3"}) as relay:
         relay.wait_state("held", timeout=60)
-        said = relay.wait_for(lambda record: record.get("event") == "held", 10)
+        said = relay.wait_for(lambda record: record.get("event") == "held")
         assert "can't be created" in said["error"]
         assert "replication" in said["error"].lower()
         passage.topic("wide")

@@ -15,11 +15,11 @@ from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Writer, verify
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.shell import shell_of_checkout
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 LSNS = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b")
 

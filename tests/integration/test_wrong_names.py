@@ -11,8 +11,9 @@ from psycopg.sql import SQL
 
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
-from tests.servers.pipeline import PATIENCE, Pipeline
+from tests.servers.pipeline import Pipeline
 from tests.servers.relay import run_command
+from tests.servers.wait import PATIENCE
 
 
 @pytest.fixture

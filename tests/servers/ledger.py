@@ -26,7 +26,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from psycopg.sql import SQL, Identifier
 
 from tests.servers.cache import CHECKOUT
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -244,7 +244,7 @@ class _Hand:
                     (self._backend,),
                 ).fetchall()
             ),
-            10,
+            PATIENCE,
             "the writer's lost session to end",
         )
         found = {row[0] for row in connection.execute(self._writer._look_up, (list(self._doubtful),))}
@@ -430,7 +430,7 @@ class Consumer:
         if self._error is not None:
             raise self._error
 
-    def wait_count(self, count: int, timeout: float = 30) -> list[Record]:
+    def wait_count(self, count: int, timeout: float = PATIENCE) -> list[Record]:
         """Wait until at least `count` records were read; all of them."""
 
         def enough() -> bool:

@@ -15,10 +15,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Record, Verdict, Writer, create_outbox, read_all, verify
 from tests.servers.postgres import Postgres
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
-
-PATIENCE = 60.0
-"""Seconds that a slow machine gets for what should take one."""
+from tests.servers.wait import PATIENCE, eventually
 
 
 class Pipeline:
@@ -165,7 +162,7 @@ class Pipeline:
         )
         return LSN(0) if shown is None else LSN.parse(shown)
 
-    def wait_heard(self, position: LSN, timeout: float = 30) -> None:
+    def wait_heard(self, position: LSN, timeout: float = PATIENCE) -> None:
         """Wait until the relay says that it has received everything up to `position`."""
         eventually(
             lambda: self.heard() >= position, timeout, lambda: f"{position} received; {self.heard()} is"
@@ -180,7 +177,7 @@ class Pipeline:
                 " and backend_type = 'client backend' and query_start > %s",
                 (f"cdc-outbox/{self.slot}", since),
             ),
-            30,
+            PATIENCE,
             "another round of the guard",
         )
 

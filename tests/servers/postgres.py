@@ -457,7 +457,7 @@ class PostgresServer(Postgres):
         self.configure(settings)
         assert self._process is not None
         self._process.send(signal.SIGHUP)
-        eventually(lambda: self.value("select pg_conf_load_time()") > loaded, 10, "settings reloaded")
+        eventually(lambda: self.value("select pg_conf_load_time()") > loaded, 30, "settings reloaded")
 
     def log_text(self, since: int = 0) -> str:
         """The server's log, from byte `since` on (see `log_size`)."""

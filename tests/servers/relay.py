@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from tests.servers.cache import CHECKOUT
 from tests.servers.process import Process, free_port
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 from tests.servers.warm import run_warm
 
 LogRecord = dict[str, Any]
@@ -139,7 +139,7 @@ class RelayProcess:
     def wait_for(
         self,
         condition: Callable[[LogRecord], object],
-        timeout: float = 15,
+        timeout: float = PATIENCE,
         *,
         since: int = 0,
         message: str = "a log record",
@@ -171,7 +171,7 @@ class RelayProcess:
                 raise AssertionError(f"{message}: {how}; the relay's log ends:\n{self.text()}")
 
     def get(
-        self, path: str, timeout: float = 5, *, headers: Mapping[str, str] | None = None
+        self, path: str, timeout: float = 20, *, headers: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """Code and body of an HTTP answer. Raises OSError while nothing listens."""
         assert self.http_port is not None, "this relay runs without HTTP"
@@ -202,7 +202,7 @@ class RelayProcess:
                 (str(record["state"]) for record in reversed(self.records) if "state" in record), None
             )
 
-    def wait_state(self, *states: str, timeout: float = 20) -> str:
+    def wait_state(self, *states: str, timeout: float = PATIENCE) -> str:
         """Wait until the relay is in one of `states`. Raises AssertionError when it ends before."""
 
         def reached() -> str | None:

@@ -21,11 +21,9 @@ from shlex import quote
 from tests.servers.guardian import descendants
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 FENCE = re.compile(r"^(?:<!-- run: ([a-z-]+) -->\n)?```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-PATIENCE = 60.0
 
 
 def blocks(document: str) -> dict[str, str]:

@@ -8,8 +8,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 60.0
+"""Seconds that a slow machine gets for what should take one."""
 
-def eventually(condition: Callable[[], T], timeout: float = 10.0, message: object = "") -> T:
+
+def eventually(condition: Callable[[], T], timeout: float, message: object = "") -> T:
     """Call `condition` until it answers something true, and return that.
 
     `message` says what was waited for; a callable is called at the end, to show the state then.
