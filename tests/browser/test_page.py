@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser import scenes
 from tests.browser.stage import Stage
 from tests.servers.browser import PHONE, WIDE, Browser
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -243,7 +243,7 @@ def test_a_relay_that_is_gone_is_said_with_its_time_and_comes_back(show, stage: 
     assert page.title == "No answer · outbox_slot"
     assert page.find(".sign .unknown").is_displayed()
     stage.play(scenes.healthy())
-    page.sees("live", "#live", timeout=25)
+    page.sees("live", "#live")
     assert page.text("#lost") == ""
     assert page.find(".sign .ok").is_displayed()
 
@@ -251,9 +251,9 @@ def test_a_relay_that_is_gone_is_said_with_its_time_and_comes_back(show, stage: 
 def test_a_relay_that_is_frozen_is_as_good_as_gone(show, stage: Stage):
     page = show(scenes.healthy())
     stage.awake.clear()
-    page.sees("The relay has not answered since", "#lost-title", timeout=30)
+    page.sees("The relay has not answered since", "#lost-title")
     stage.awake.set()
-    page.sees("live", "#live", timeout=25)
+    page.sees("live", "#live")
 
 
 def test_one_question_without_an_answer_is_no_alarm(show, stage: Stage):
@@ -427,7 +427,7 @@ def test_nothing_is_said_again_that_has_not_changed(show, stage: Stage):
           seen.observe(document.getElementById(id), {childList: true, characterData: true, subtree: true})"""
     )
     asked = stage.asked.count("/status")
-    eventually(lambda: stage.asked.count("/status") >= asked + 3, 15, "asked three times")
+    eventually(lambda: stage.asked.count("/status") >= asked + 3, PATIENCE, "asked three times")
     assert page.run("return window.changes") == []
 
 

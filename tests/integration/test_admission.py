@@ -100,7 +100,7 @@ def test_a_table_that_only_the_publication_names_and_another_slot_may_feed_is_wa
     consumer.wait_ids(writer.write(5))
     pipeline.value("select pg_terminate_backend(%s)::text", (pipeline.slot_value("active_pid"),))
     relay.wait_for(lambda record: record.get("event") == "waiting", PATIENCE, message="the end of a session")
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     consumer.wait_ids(writer.write(5))
     assert len(noticed(pipeline, "passed over")) == 1
     assert relay.terminate()[0] == 0

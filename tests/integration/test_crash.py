@@ -230,9 +230,9 @@ def test_a_dead_relay_leaves_its_slot_to_the_next_at_once(
     writer = pipeline.writer(rate=RATE).start()
     for _ in range(3):
         standby = pipeline.start(state=None)
-        standby.wait_state("standby", timeout=60)
+        standby.wait_state("standby")
         writer.wait_written(RATE)
         active.kill()
-        standby.wait_state("streaming", timeout=60)
+        standby.wait_state("streaming")
         active = standby
     pipeline.books(writer)

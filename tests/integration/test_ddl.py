@@ -204,7 +204,7 @@ def test_F14_a_table_that_takes_the_name_of_the_old_one(pipeline: Pipeline) -> N
         with connection.transaction():
             connection.execute("alter table outbox rename to outbox_old")
             connection.execute("create table outbox (like outbox_old including all)")
-        relay.wait_state("held", timeout=PATIENCE)
+        relay.wait_state("held")
         connection.execute("alter publication outbox_pub add table outbox")
         relay.wait_for(
             lambda record: "made again" in str(record.get("error")), PATIENCE, message="the incident"

@@ -77,7 +77,7 @@ def test_a_relay_that_runs_is_no_trouble(
     as_relay: Doctor, kafka: Kafka, make_relay: Callable[..., RelayProcess]
 ) -> None:
     relay = make_relay(as_relay.owner, kafka.bootstrap, slot=as_relay.slot)
-    relay.wait_state("streaming", timeout=60)
+    relay.wait_state("streaming")
     slot = as_relay.look("--http", f"127.0.0.1:{relay.http_port}")
     assert "start would wait as a hot standby" in slot["postgres.slot"]["message"]
     assert worse(slot) == {"postgres.retention": "warning"}

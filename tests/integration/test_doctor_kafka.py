@@ -67,14 +67,14 @@ def test_a_topic_of_rows_that_only_the_slot_shows(
     assert f"the cluster has no topic {outbox_topic}" in checks["kafka.topics"]["message"]
     dsn, bootstrap = as_relay.environment["CDC_OUTBOX_DSN"], kafka.bootstrap
     with closing(RelayProcess(dsn, bootstrap, slot=as_relay.slot)) as relay:
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         at = ("--http", f"127.0.0.1:{relay.http_port}")
         checks = as_relay.look(*at, code=1)
         assert "a relay has the slot" in checks["postgres.waiting"]["message"]
         running = checks["relay.running"]
         assert f"is held: the cluster has no topic {outbox_topic}" in running["message"]
         kafka.create_topic(outbox_topic)
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         assert as_relay.look(*at)["relay.running"]["message"] == "the relay that runs here is streaming"
         assert relay.terminate()[0] == 0
     assert as_relay.look()["postgres.waiting"]["message"] == "no rows wait in the slot"

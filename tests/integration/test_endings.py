@@ -74,7 +74,7 @@ def test_a_record_that_the_broker_refuses_blocks_as_quietly_as_any(
         (aggregate_type,),
         dbname=outbox.name,
     )
-    relay.wait_state("blocked", timeout=60)
+    relay.wait_state("blocked")
     walsender = eventually(pipeline.walsender, PATIENCE, "the slot active")
     for _ in range(3):
         pipeline.wait_round()

@@ -27,7 +27,7 @@ def test_the_first_event_is_told_once_and_the_mapping_too(
             dbname=outbox.name,
         )
 
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     insert()
     told = relay.wait_for(lambda record: record["event"] == "first event confirmed", PATIENCE)
     assert told["topic"] == topic

@@ -253,7 +253,7 @@ def test_F11_accepted_in_the_witness_row_while_it_runs(pipeline: Pipeline) -> No
     held_reason(relay, "made again")
     writer.write(20)
     pipeline.sql(SQL("update cdc_outbox_witness set incidents = '[]'"))
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     all_but([], writer, consumer)
     pipeline.wait_confirmed()
     assert pipeline.witness()["incidents"] == []

@@ -23,7 +23,7 @@ from tests.servers.wait import eventually
 
 def streaming(relay: RelayProcess, passage: Passage, topic: str, count: int) -> None:
     """Wait until the relay streams and has delivered so many."""
-    relay.wait_state("streaming", timeout=60)
+    relay.wait_state("streaming")
     eventually(lambda: len(passage.read(topic)) == count, 60, relay.text)
 
 
@@ -55,7 +55,7 @@ def test_a_right_withdrawn_and_given_back(
         for n in range(1, 10):
             passage.insert(topic, *((key, str(n)) for key in "abcd"))
         passage.insert(other, ("a", "after"))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         eventually(
             lambda: f"{'write to' if describes else 'see'} topic {topic}" in reason(relay), 60, relay.text
         )
@@ -76,7 +76,7 @@ def test_a_right_withdrawn_and_given_back(
             assert len(relay.records) - said < 10, relay.text()
         assert len(passage.read(topic)) == 4
         secure_kafka.allow("relay", "write", topic)
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(other)) == ["after"], 60, relay.text)
         assert relay.terminate()[0] == 0
     for key in "abcd":
@@ -119,7 +119,7 @@ def test_a_broker_that_is_frozen_shows_in_the_state(
         streaming(relay, passage, topic, 1)
         own_kafka.pause()
         passage.insert(topic, ("a", "1"))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         assert relay.get("/livez")[0] == 200
         own_kafka.resume()
         streaming(relay, passage, topic, 2)
@@ -145,7 +145,7 @@ def test_a_partition_without_a_leader_shows_in_the_state_while_others_deliver(
     with passage.relay() as relay:
         passage.insert(names[0], ("a", "0"))
         passage.insert(healthy, ("a", "0"))
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: len(passage.read(*names)) == 2, 60, relay.text)
         stuck.pause()
         passage.insert(names[0], ("a", "1"))
@@ -164,7 +164,7 @@ def test_a_partition_without_a_leader_shows_in_the_state_while_others_deliver(
         assert set(states[:first]) <= {"streaming"}
         assert set(states[first:]) == {"held"}
         stuck.resume()
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(names[0])) == ["0", "1"], 60, relay.text)
         assert relay.terminate()[0] == 0
     assert delivered() == [str(number) for number in range(len(states) + 1)]
@@ -181,7 +181,7 @@ def test_an_end_with_the_broker_frozen_takes_no_longer_than_the_drain(
         streaming(relay, passage, topic, 1)
         own_kafka.pause()
         passage.insert(topic, *(("a", "x" * 1000) for _ in range(1000)))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         code, seconds = relay.terminate()
         assert (code, seconds < 10) == (1, True), seconds
         assert "drain limit of 1 s" in relay.records[-1]["error"]
@@ -234,7 +234,7 @@ def test_memory_is_bounded_by_the_budget_whatever_the_rows_hold(
             "insert into outbox (aggregate_id, payload, headers)"
             " select n, '', json_build_object('big', repeat('x', 10000)) from generate_series(1, 6000) n"
         )
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         assert relay.peak_rss() - before < 24 << 20, f"{(relay.peak_rss() - before) >> 20} MiB more"
         broker.resume()
         streaming(relay, passage, topic, 6001)

@@ -254,7 +254,7 @@ def test_sessions_that_the_broker_ends_are_routine(
     broker.create_topic(outbox_topic, 2)
     broker.allow("relay", "write", outbox_topic)
     with passage.relay() as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         writer = make_writer(database.dsn, rate=20).start()
         writer.wait_written(160)
         committed = writer.stop()
@@ -292,7 +292,7 @@ def test_a_password_that_changes_while_we_run(secured: Secured, secure_kafka: Ka
         return relay.state() == "held"
 
     with passage.relay("--kafka", "connections.max.idle.ms=1000") as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(topic)) == ["v"], 60, relay.text)
         set_password(secure_kafka, "stranger", "changed")
         try:
@@ -301,7 +301,7 @@ def test_a_password_that_changes_while_we_run(secured: Secured, secure_kafka: Ka
         finally:
             set_password(secure_kafka, "stranger", USERS["stranger"])
         assert code == 503, body
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         assert relay.terminate()[0] == 0
     passage.run()
     [(written,)] = passage.sql("select count(*) from outbox")

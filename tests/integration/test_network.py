@@ -90,7 +90,7 @@ def test_F20_a_network_that_swallows_everything(  # noqa: N802 - the failure's o
     assert took < NOTICED
     proxy.cut()
     proxy.resume()
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     print(pipeline.books(writer, consumer))
 
 
@@ -106,7 +106,7 @@ def test_F20_a_network_that_swallows_the_beginning_of_the_stream(  # noqa: N802 
     pipeline.terminate_walsender()
     told = relay.wait_for(lambda record: "begin to stream" in str(record.get("error")), NOTICED, since=since)
     assert "did not begin to stream within 10 s" in told["error"]
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     consumer.wait_ids(pipeline.writer().write(1))
 
 
@@ -156,7 +156,7 @@ def test_F20_a_server_that_is_frozen(own_postgres: PostgresServer, pipeline: Pip
         own_postgres.resume()
     print(f"noticed after {took:.1f} s")
     assert took < NOTICED
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     writer.write(20)
     print(pipeline.books(writer, consumer))
 
@@ -218,7 +218,7 @@ def test_a_control_connection_that_stays_away_ends_the_session(
     assert KEPT < took < NOTICED
     eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free for another relay")
     proxy.resume()
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     print(pipeline.books(writer, consumer))
 
 
@@ -235,7 +235,7 @@ def test_a_server_that_refuses_a_new_control_connection_is_left_at_once(
     print(f"given up after {took:.2f} s")
     assert took < KEPT
     proxy.resume()
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     print(pipeline.books(writer, consumer))
 
 
@@ -297,7 +297,7 @@ def test_F26_an_address_that_moves_to_a_standby(  # noqa: N802 - the failure's o
         )
         eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free")
         proxy.retarget(("127.0.0.1", own_postgres.port))
-        relay.wait_state("streaming", timeout=PATIENCE)
+        relay.wait_state("streaming")
         writer.write(20)
         print(pipeline.books(writer, consumer))
     finally:

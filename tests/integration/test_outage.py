@@ -183,7 +183,7 @@ def test_delivery_begins_when_kafka_comes(
     own_kafka.kill()
     relay = pipeline.start(state=None)
     for _ in range(2):
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         pipeline.sql(SQL("select pg_logical_emit_message(false, 'noise', repeat('x', 1000000))"))
         pipeline.wait_confirmed(pipeline.end_of_wal())
         since = len(relay.records)
@@ -191,10 +191,10 @@ def test_delivery_begins_when_kafka_comes(
         relay.wait_for(lambda record: record.get("state") == "connecting", 60, since=since)
     writer = pipeline.writer()
     writer.write(50)
-    relay.wait_state("held", timeout=60)
+    relay.wait_state("held")
     assert relay.running
     own_kafka.start()
-    relay.wait_state("streaming", timeout=60)
+    relay.wait_state("streaming")
     assert pipeline.books(writer).duplicates == ()
     waiting = [record for record in relay.records if record.get("event") == "waiting"]
     assert len(waiting) == len({record["error"] for record in waiting}), "the same error within a minute"
@@ -206,7 +206,7 @@ def test_a_stop_waits_for_no_broker_that_never_answered(
     pipeline = make_pipeline(own_postgres, own_kafka).prepare(2).init()
     own_kafka.kill()
     relay = pipeline.start(state=None)
-    relay.wait_state("held", timeout=60)
+    relay.wait_state("held")
     writer = pipeline.writer(rows_per_transaction=5)
     writer.write(50)
     pipeline.wait_round()
@@ -226,7 +226,7 @@ def test_delivery_begins_when_postgres_comes(
     relay = pipeline.start(state=None)
     relay.wait_for(lambda record: record.get("event") == "waiting", 60)
     own_postgres.start()
-    relay.wait_state("streaming", timeout=60)
+    relay.wait_state("streaming")
     writer = pipeline.writer()
     writer.write(50)
     pipeline.books(writer)

@@ -114,7 +114,7 @@ def test_a_password_that_changes_while_the_relay_runs(
 ) -> None:
     kafka.create_topic(outbox_topic)
     relay = make_relay(login.dsn, kafka.bootstrap, slot=login.slot, env=login.environment("waiting"))
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     sent = [login.insert(aggregate_type)]
 
     def arrived() -> list[str | None]:
@@ -125,12 +125,12 @@ def test_a_password_that_changes_while_the_relay_runs(
     login.give(new)
     login.end_sessions()
     sent.append(login.insert(aggregate_type))
-    relay.wait_state("held", timeout=PATIENCE)
+    relay.wait_state("held")
     refused = relay.wait_for(lambda record: "refuses the password" in str(record.get("error")), PATIENCE)
     assert "hooks:waiting" in refused["error"]
     assert login.name in refused["next"]
     login.file.write_text(new)
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     eventually(lambda: arrived() == sent, PATIENCE, relay.text)
     assert relay.terminate()[0] == 0
     where = f"{login.name} at {psycopg.conninfo.conninfo_to_dict(login.dsn)['host']}:"
@@ -153,7 +153,7 @@ def test_one_that_fails_is_waited_for(
     assert "called by hand: " in waiting["next"]
     assert relay.state() == "connecting"
     kept.rename(login.file)
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     assert relay.terminate()[0] == 0
 
 

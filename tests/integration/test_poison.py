@@ -208,11 +208,11 @@ def test_a_timestamp_that_the_topic_refuses(passage: Passage) -> None:
 def test_block_keeps_the_process_and_goes_on_when_the_limit_is_raised(limited: Passage) -> None:
     topic = f"{limited.topics}small"
     with limited.relay("--on-poison", "block", env={"CDC_OUTBOX_FAULT_BLOCKED_FOR": "0.5"}) as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         limited.insert(topic, ("a", "a1"), ("b", "b1"))
         eventually(lambda: len(limited.read(topic)) == 2, 60, "the first transaction")
         limited.insert(topic, ("a", "a2"), ("a", BIG), ("a", "a4"), ("b", "b2"))
-        relay.wait_state("blocked", timeout=60)
+        relay.wait_state("blocked")
         held = limited.confirmed()
         code, body = relay.get("/readyz")
         assert (code, json.loads(body)["state"]) == (503, "blocked")
@@ -235,7 +235,7 @@ def test_block_keeps_the_process_and_goes_on_when_the_limit_is_raised(limited: P
             text for key in "ab" for text in of(key, limited.read(topic)) if text in {"a4", "a5", "b5"}
         ]
         limited.kafka.configure_topic(topic, {"max.message.bytes": None})
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: "b5" in of("b", limited.read(topic)), 60, "what comes after it")
         assert relay.terminate()[0] == 0
         assert len([record for record in relay.records if record.get("event") == "blocked"]) == 1
@@ -250,7 +250,7 @@ def test_a_blocked_relay_stops_when_told(passage: Passage) -> None:
     passage.insert(topic, ("a", "a1"))
     passage.insert(topic, (None, "a2"))
     with passage.relay("--on-poison", "block") as relay:
-        relay.wait_state("blocked", timeout=60)
+        relay.wait_state("blocked")
         code, seconds = relay.terminate()
     assert code == 0
     assert seconds < 10
@@ -265,7 +265,7 @@ def test_poison_waits_for_what_comes_before_it(
     passage.table()
     with passage.relay(env={"CDC_OUTBOX_LIMITS_DRAIN": "1s"}) as relay:
         passage.insert(topic, ("a", "a1"))
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: len(passage.read(topic)) == 1, 60, "the first event")
         own_kafka.pause()
         passage.insert(topic, ("a", "a2"))

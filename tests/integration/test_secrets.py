@@ -110,7 +110,7 @@ def test_nothing_secret_is_put_out(run: Run, make_relay: Callable[..., RelayProc
     relay = make_relay(
         "", run.broker.address(LISTENER), slot=run.slot, env=run.environment, flags=["--log-level", "debug"]
     )
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     run.insert(run.kind)
     relay.wait_for(lambda record: record["event"] == "first event confirmed", PATIENCE)
     # A session that breaks: the server's words, a traceback at this level, and a new session.

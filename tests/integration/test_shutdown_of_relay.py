@@ -321,7 +321,7 @@ def test_a_standby_stops_at_once(
     pipeline = make_pipeline(outbox, kafka).init()
     active = pipeline.start()
     standby = pipeline.start(state=None)
-    standby.wait_state("standby", timeout=60)
+    standby.wait_state("standby")
     code, seconds = standby.terminate()
     assert code == 0
     assert seconds < AT_ONCE

@@ -49,7 +49,7 @@ def test_F12_the_standby_takes_over_from_a_killed_relay(  # noqa: N802 - the fai
         print(f"taken over after {took:.2f} s")
         assert took < 5  # the bar is 2 on a machine that isn't busy with other things
         active = standby
-    active.wait_state("streaming", timeout=PATIENCE)
+    active.wait_state("streaming")
     print(there.books(writer, consumer))
 
 
@@ -85,7 +85,7 @@ def test_F12_killed_behind_a_frozen_proxy(  # noqa: N802 - the failure's own nam
     print(f"taken over after {time.monotonic() - began:.1f} s")
     assert time.monotonic() - began < 3 * ZOMBIE
     assert len(holders) == 2
-    standby.wait_state("streaming", timeout=PATIENCE)
+    standby.wait_state("streaming")
     print(there.books(writer, consumer))
 
 
@@ -99,9 +99,9 @@ def test_F12_a_relay_that_was_taken_for_dead_comes_back_as_standby(  # noqa: N80
     consumer.wait_count(50, PATIENCE)
     second = there.start(state="standby")
     proxy.freeze()
-    second.wait_state("streaming", timeout=PATIENCE)
+    second.wait_state("streaming")
     proxy.resume()
-    first.wait_state("standby", timeout=PATIENCE)
+    first.wait_state("standby")
     assert second.state() == "streaming"
     print(there.books(writer, consumer))
 
@@ -131,7 +131,7 @@ def test_a_relay_is_no_standby_of_its_own_stuck_walsender(
         assert "standby" not in seen
     finally:
         os.kill(pid, signal.SIGCONT)
-    relay.wait_state("streaming", timeout=PATIENCE)
+    relay.wait_state("streaming")
     consumer.wait_ids(late)
 
 

@@ -41,14 +41,14 @@ def test_a_relay_that_delivers_and_is_killed(
     pipeline = make_pipeline(outbox, kafka).prepare().init()
     relay = pipeline.start()
     page = opened(browser, relay)
-    page.sees("Streaming", "#state", timeout=PATIENCE)
+    page.sees("Streaming", "#state")
     page.sees("No event published since the start.", "#topics")
     pipeline.writer().write(30)
-    page.sees(f"{pipeline.topic}\n30", "#topics", timeout=PATIENCE)
-    page.sees("all that came is confirmed", "#waiting", timeout=PATIENCE)
-    page.sees("kept", "#loss", timeout=PATIENCE)
+    page.sees(f"{pipeline.topic}\n30", "#topics")
+    page.sees("all that came is confirmed", "#waiting")
+    page.sees("kept", "#loss")
     page.find("main > details > summary").click()
-    page.sees("the slot is there and usable", "#checks", timeout=PATIENCE)
+    page.sees("the slot is there and usable", "#checks")
     page.sees("public.outbox", "#facts")
     # The history's first points are ten seconds apart.
     eventually(
@@ -61,7 +61,7 @@ def test_a_relay_that_delivers_and_is_killed(
         assert page.run("return document.documentElement.scrollWidth") <= size[0]
     assert not page.complaints()
     relay.kill()
-    page.sees("The relay has not answered since", "#lost-title", timeout=PATIENCE)
+    page.sees("The relay has not answered since", "#lost-title")
     assert page.title.startswith("No answer")
     assert pipeline.topic in page.text("#topics")
 
@@ -72,17 +72,17 @@ def test_a_broker_that_goes_and_comes_back(
 ) -> None:
     pipeline = make_pipeline(outbox, own_kafka).prepare().init()
     page = opened(browser, pipeline.start())
-    page.sees("Streaming", "#state", timeout=PATIENCE)
+    page.sees("Streaming", "#state")
     own_kafka.kill()
     pipeline.writer().write(5)
-    page.sees("Next:", "#errors", timeout=PATIENCE)
-    page.sees("Held", "#state", timeout=PATIENCE)
+    page.sees("Next:", "#errors")
+    page.sees("Held", "#state")
     page.sees("Kafka", "#reason")
     assert page.find(".sign .warning, .sign .critical").is_displayed()
     eventually(lambda: "Nothing" not in page.text("#waiting"), PATIENCE, page.text)
     own_kafka.start()
-    page.sees(f"{pipeline.topic}\n5", "#topics", timeout=PATIENCE)
-    page.sees("Streaming", "#state", timeout=PATIENCE)
+    page.sees(f"{pipeline.topic}\n5", "#topics")
+    page.sees("Streaming", "#state")
 
 
 @pytest.mark.patient
@@ -96,7 +96,7 @@ def test_a_slot_near_its_limit_for_somebody_elses_transaction(
     pipeline = make_pipeline(server, kafka).prepare().init()
     relay = pipeline.start()
     page = opened(browser, relay)
-    page.sees("of 64 MiB kept", "#loss", timeout=PATIENCE)
+    page.sees("of 64 MiB kept", "#loss")
     pipeline.sql(SQL("create table other (filling text)"))
     with server.connect(pipeline.dbname) as forgetful, server.connect(pipeline.dbname) as busy:
         forgetful.autocommit = False
@@ -115,8 +115,8 @@ def test_a_slot_near_its_limit_for_somebody_elses_transaction(
 
         eventually(critical, PATIENCE, page.text)
         page.sees("Critical", "#verdict-title")
-        page.sees(f"What holds WAL back: pid {pid}", "#verdict", timeout=PATIENCE)
-        page.sees(f"select pg_terminate_backend({pid});", "#next-step code", timeout=PATIENCE)
+        page.sees(f"What holds WAL back: pid {pid}", "#verdict")
+        page.sees(f"select pg_terminate_backend({pid});", "#next-step code")
         assert page.text("#state") == "Streaming"
 
 
@@ -133,12 +133,12 @@ def test_a_token_that_a_relay_wants(
     pipeline = make_pipeline(outbox, kafka).prepare().init()
     relay = pipeline.start(env={"CDC_OUTBOX_HTTP_TOKEN_FILE": str(file)})
     page = opened(browser, relay)
-    page.sees("This relay asks for a token", "#door", timeout=PATIENCE)
+    page.sees("This relay asks for a token", "#door")
     page.find("#token").send_keys("not this one", Keys.ENTER)
     page.find("#token").clear()
     page.find("#token").send_keys("wrong", Keys.ENTER)
     page.sees("The relay refused that token.", "#refused")
     page.find("#token").send_keys(token, Keys.ENTER)
-    page.sees("Streaming", "#state", timeout=PATIENCE)
+    page.sees("Streaming", "#state")
     page.reload()
-    page.sees("Streaming", "#state", timeout=PATIENCE)
+    page.sees("Streaming", "#state")

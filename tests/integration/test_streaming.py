@@ -142,14 +142,14 @@ def test_the_role_that_init_makes_has_every_right_it_needs(pipeline: Pipeline, d
         consumer.wait_ids(writer.write(20))
         pipeline.wait_confirmed()
         relay.kill()
-        standby.wait_state("streaming", timeout=PATIENCE)
+        standby.wait_state("streaming")
         consumer.wait_ids(writer.write(20))
         pipeline.wait_confirmed()
         assert LSN.parse(pipeline.witness()["position"]) >= LSN.parse(
             pipeline.slot_value("confirmed_flush_lsn::text")
         )
         pipeline.sql(SQL("alter publication outbox_pub set (publish = 'update')"))
-        standby.wait_state("held", timeout=PATIENCE)
+        standby.wait_state("held")
         assert [incident["kind"] for incident in pipeline.witness()["incidents"]] == ["hidden"]
         pipeline.sql(SQL("alter publication outbox_pub set (publish = 'insert')"))
         standby.wait_for(lambda record: "made again" in str(record.get("error")), PATIENCE)

@@ -266,4 +266,4 @@ def test_who_starts_it_waits_for_no_outage(
     shell.run(f"echo postgresql://127.0.0.1:{free_port()}/app > /etc/cdc-outbox/dsn")
     shell.run("systemctl restart cdc-outbox")
     assert shown(shell, "ActiveState") == "active"
-    assert status().startswith("connecting: ")
+    eventually(lambda: status().startswith("connecting: "), PATIENCE, status)

@@ -44,11 +44,11 @@ def creation(passage: Passage, topic: str) -> str:
 def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
     known, unknown = passage.topic("known"), f"{passage.topics}unknown"
     with passage.relay() as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         passage.insert(known, ("a", "1"))
         passage.insert(unknown, ("a", "2"))
         passage.insert(known, ("a", "3"))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         said = relay.wait_for(lambda record: record.get("event") == "held")
         assert said["error"] == f"the cluster has no topic {unknown}"
         assert said["next"] == creation(passage, unknown)
@@ -57,7 +57,7 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
         eventually(lambda: payloads(passage.read(known)) == ["1"], 60, relay.text)
         assert unknown not in passage.kafka.topics()
         passage.kafka.create_topic(unknown)
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(known)) == ["1", "3"], 60, relay.text)
         assert relay.terminate()[0] == 0
         assert len([record for record in relay.records if record.get("event") == "held"]) == 1
@@ -67,11 +67,11 @@ def test_an_unknown_topic_is_waited_for(passage: Passage) -> None:
 def test_a_stop_while_a_topic_is_awaited(passage: Passage) -> None:
     known, unknown = passage.topic("known"), f"{passage.topics}unknown"
     with passage.relay() as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         passage.insert(known, ("a", "1"))
         passage.insert(known, ("a", "2"))
         passage.insert(unknown, ("a", "3"), ("a", "4"))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         code, seconds = relay.terminate()
         assert (code, seconds < 10) == (0, True), f"{code} after {seconds:.1f} s\n{relay.text()}"
     passage.kafka.create_topic(unknown)
@@ -134,19 +134,19 @@ def test_creation_takes_a_right(
         said = relay.wait_for(lambda record: record.get("event") == "held", 60)
         assert f"topic {topic} can't be created" in said["error"]
         secure_kafka.allow("relay", "create", topic)
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(topic)) == ["1"], 60, relay.text)
 
 
 def test_a_topic_that_cant_be_created_is_held(passage: Passage) -> None:
     passage.insert(f"{passage.topics}wide", ("a", "1"))
     with passage.relay("--create-topics", env={"CDC_OUTBOX_KAFKA_TOPICS_REPLICATION_FACTOR": "3"}) as relay:
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         said = relay.wait_for(lambda record: record.get("event") == "held")
         assert "can't be created" in said["error"]
         assert "replication" in said["error"].lower()
         passage.topic("wide")
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(f"{passage.topics}wide")) == ["1"], 60, relay.text)
 
 
@@ -164,13 +164,13 @@ def test_a_topic_deleted_and_made_again(
     topic, other = passage.topic("deleted", 3), passage.topic("other")
     with passage.relay("--kafka", "metadata.max.age.ms=1000") as relay:
         passage.insert(topic, ("a", "1"), ("b", "1"))
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: len(passage.read(topic)) == 2, 60, relay.text)
         broker.delete_topic(topic)
         for n in range(2, 6):
             passage.insert(topic, ("a", str(n)), ("b", str(n)))
         passage.insert(other, ("a", "later"))
-        relay.wait_state("held", timeout=60)
+        relay.wait_state("held")
         eventually(lambda: "no topic" in json.loads(relay.get("/readyz")[1])["reason"], 60, relay.text)
         # Nobody makes it, however often the relay asks; the broker would, for others.
         looks = [topic in broker.topics() for _ in range(30)]
@@ -181,7 +181,7 @@ def test_a_topic_deleted_and_made_again(
         assert topic not in broker.topics()
         passage.insert(topic, ("a", "6"))
         broker.create_topic(topic, 2)
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         eventually(lambda: payloads(passage.read(other)) == ["later"], 60, relay.text)
         eventually(lambda: len(passage.read(topic)) >= 9, 60, relay.text)
         assert relay.terminate()[0] == 0
@@ -194,14 +194,14 @@ def test_a_topic_deleted_and_made_again(
 def test_partitions_that_are_added_are_noticed(passage: Passage) -> None:
     topic = passage.topic("growing", 1)
     with passage.relay("--kafka", "metadata.max.age.ms=1000") as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         for n in range(20):
             passage.insert(topic, *((key, f"{n}") for key in "abcdef"))
         eventually(lambda: len(passage.read(topic)) == 120, 60, relay.text)
         passage.kafka.create_partitions(topic, 4)
         said = relay.wait_for(lambda record: "4 partitions instead of 1" in str(record.get("error")), 60)
         assert said["level"] == "warning"
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         for n in range(20, 40):
             passage.insert(topic, *((key, f"{n}") for key in "abcdef"))
         eventually(
@@ -256,7 +256,7 @@ def test_added_partitions_can_end_the_relay(passage: Passage) -> None:
     topic = passage.topic("growing", 1)
     environment = {"CDC_OUTBOX_KAFKA_ON_PARTITION_CHANGE": "stop"}
     with passage.relay("--kafka", "metadata.max.age.ms=1000", env=environment) as relay:
-        relay.wait_state("streaming", timeout=60)
+        relay.wait_state("streaming")
         passage.insert(topic, ("a", "1"))
         eventually(lambda: len(passage.read(topic)) == 1, 60, relay.text)
         passage.kafka.create_partitions(topic, 2)

@@ -13,7 +13,6 @@ from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.pipeline import Pipeline
 from tests.servers.relay import run_command
-from tests.servers.wait import PATIENCE
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def test_a_standby_writes_when_the_slot_is_its_own(pipeline: Pipeline) -> None:
     second = pipeline.start(state="standby")
     pipeline.sql(SQL("delete from cdc_outbox_witness"))
     assert first.terminate()[0] == 0
-    second.wait_state("streaming", timeout=PATIENCE)
+    second.wait_state("streaming")
     consumer.wait_ids(writer.write(5))
     assert memory(pipeline)["incidents"] == []
 

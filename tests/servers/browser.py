@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.servers.cache import Missing
 from tests.servers.process import Process, directory, free_port
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 PHONE: Final = (390, 844)
 WIDE: Final = (1280, 900)
@@ -53,7 +53,7 @@ class Browser:
         self._log = profile / "chromedriver.log"
         self._process = Process([driver, f"--port={port}"], log=self._log)
         try:
-            eventually(self._listens, 20, lambda: f"chromedriver listens:\n{self._log.read_text()}")
+            eventually(self._listens, PATIENCE, lambda: f"chromedriver listens:\n{self._log.read_text()}")
             self._driver = Remote(f"http://127.0.0.1:{port}", options=options)
         except BaseException:
             self._process.kill()
@@ -114,7 +114,7 @@ class Browser:
     def title(self) -> str:
         return self._driver.title
 
-    def sees(self, words: str, selector: str = "body", *, timeout: float = 15) -> None:
+    def sees(self, words: str, selector: str = "body", *, timeout: float = PATIENCE) -> None:
         """Wait until the element shows these words."""
         eventually(
             lambda: words in self.text(selector),

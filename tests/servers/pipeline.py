@@ -85,7 +85,7 @@ class Pipeline:
         )
         self.relays.append(relay)
         if state is not None:
-            relay.wait_state(state, timeout=PATIENCE)
+            relay.wait_state(state)
         return relay
 
     @property
