@@ -332,7 +332,7 @@ def test_the_books_agree_when_everything_arrives(
 
 def record(event_id: str, n: int, offset: int, *, partition: int = 0) -> Record:
     value = json.dumps({"n": n}).encode()
-    return Record("t", partition, offset, b"k", value, (("id", event_id.encode()),), 0, 1, 0.0)
+    return Record("t", partition, offset, b"k", value, (("id", event_id.encode()),), 0, 1)
 
 
 BOOKS = {"a": Entry("k", 1, 0.0), "b": Entry("k", 2, 0.0)}

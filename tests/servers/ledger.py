@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -304,7 +304,6 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int
     timestamp_kind: int
-    read_at: float = field(compare=False)
 
     def header(self, name: str) -> str | None:
         """The first header of that name, as text."""
@@ -366,7 +365,6 @@ def _record(message: Any) -> Record:
         tuple(message.headers() or ()),
         timestamp,
         kind,
-        time.time(),
     )
 
 

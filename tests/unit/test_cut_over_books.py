@@ -29,7 +29,7 @@ def record(offset: int, event: str, sender: str, partition: int = 0, key: str = 
     entry = BOOKS.committed.get(event, Entry("a", 9, 0.0))
     value = json.dumps({"event_id": event, "n": entry.n}).encode()
     headers = (("id", f"id-{event}".encode()), HEADERS[sender])
-    return Record("orders", partition, offset, (key or entry.key).encode(), value, headers, 0, 1, read_at=0.0)
+    return Record("orders", partition, offset, (key or entry.key).encode(), value, headers, 0, 1)
 
 
 def excuse(_event: str, _entry: Entry, first: Delivery, again: Delivery) -> str | None:
