@@ -16,7 +16,8 @@ from cdc_outbox.postgres import catalogue, lookup, peek
 from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.postgres.unseen import Unseen
-from cdc_outbox.repair.comparison import Book, Comparison
+from cdc_outbox.repair.comparison import Comparison
+from cdc_outbox.repair.old_book import Book
 from cdc_outbox.repair.trial import attempt
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.postgres import catalogue, lookup
 from cdc_outbox.postgres.unseen import Unseen
-from cdc_outbox.repair.comparison import Book
+from cdc_outbox.repair.old_book import Book
 from cdc_outbox.settings import load
 from cdc_outbox.table.mapping import Mapping
 from tests.integration.conftest import Database

@@ -12,7 +12,8 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.lookup import Moment
 from cdc_outbox.postgres.streamed_rows import Row
 from cdc_outbox.repair import comparison
-from cdc_outbox.repair.comparison import Book, Comparison
+from cdc_outbox.repair.comparison import Comparison
+from cdc_outbox.repair.old_book import Book
 from cdc_outbox.repair.trial import Trial, attempt
 from tests.unit.mapped import (
     COMMIT_US,
