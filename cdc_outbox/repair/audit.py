@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.repair.books import IdFrom
-    from cdc_outbox.repair.judgement import Findings, Stray
+    from cdc_outbox.repair.findings import Findings
+    from cdc_outbox.repair.judgement import Stray
     from cdc_outbox.settings import Settings
     from cdc_outbox.table.plan import Plan
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cdc_outbox.event import TableName
-    from cdc_outbox.repair.judgement import Findings
+    from cdc_outbox.repair.findings import Findings
 
 NAMED: Final = 20
 """Missing events that are sent again one by one, at most."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cdc_outbox.repair.books import Books, Reader
-from cdc_outbox.repair.judgement import Findings, Judge, Rules, Stray
+from cdc_outbox.repair.findings import Findings
+from cdc_outbox.repair.judgement import Judge, Rules, Stray
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.mapped import DEFAULT, EVENT, relation, settings
 

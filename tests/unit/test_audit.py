@@ -14,7 +14,8 @@ import pytest
 from cdc_outbox.errors import SetupError
 from cdc_outbox.event import TableName
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from, ids_placed
-from cdc_outbox.repair.judgement import Findings, Judge, Rules
+from cdc_outbox.repair.findings import Findings
+from cdc_outbox.repair.judgement import Judge, Rules
 from cdc_outbox.repair.report import Report
 from cdc_outbox.repair.second_look import spelled
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
