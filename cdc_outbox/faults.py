@@ -20,7 +20,6 @@ _PREFIX: Final = "CDC_OUTBOX_FAULT_"
 HOLD_CONFIRMATION: Final = f"{_PREFIX}HOLD_CONFIRMATION"
 """Names a file. While it exists, nothing is confirmed to PostgreSQL, however long Kafka has confirmed it."""
 
-
 BLOCKED_FOR: Final = f"{_PREFIX}BLOCKED_FOR"
 """Seconds between tries of an event that blocks its slot, instead of a minute."""
 

@@ -1,10 +1,12 @@
 """`enqueue` for asyncpg.
 
-from cdc_outbox.enqueue.asyncpg import enqueue
+    from cdc_outbox.enqueue.asyncpg import enqueue
 
-async with connection.transaction():
-    ...
-    event_id = await enqueue(connection, aggregate_type="order", aggregate_id=42, event_type="Placed", payload={})
+    async with connection.transaction():
+        ...
+        event_id = await enqueue(connection, aggregate_type="order", aggregate_id=42, event_type="Placed", payload={})
+
+Over a connection, or one of a pool.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ MARGIN_MS: Final = 3_600_000
 PATIENCE: Final = 10.0
 """Seconds for rows that may be under way, where nothing proves what was delivered."""
 
-
 HOPELESS: Final = 20_000
 """Messages without a row in a row, after which the table isn't asked about further ones."""
 

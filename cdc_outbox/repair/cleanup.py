@@ -28,7 +28,7 @@ from cdc_outbox.postgres.expired import Count, Expired
 from cdc_outbox.postgres.partitions import Partitions
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.repair.planned import planned
-from cdc_outbox.settings import format_duration
+from cdc_outbox.settings.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

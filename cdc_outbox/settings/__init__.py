@@ -2,7 +2,7 @@
 
 `load` answers with complete, checked records or raises UsageError (a malformed flag, exit 2) or ConfigError
 (exit 78) that names each wrong value, where it stands, and a right example. Secrets can't be printed by accident:
-records leave them out of their repr, and `redact` takes them out of any text.
+records leave them out of their repr, and `Settings.redactor` takes them out of any text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from cdc_outbox.settings.environment import FILE, Environment
 from cdc_outbox.settings.file import File
 from cdc_outbox.settings.flag import Flags
 from cdc_outbox.settings.model import (
-    ROLES,
     SECRET_CLIENT_NAMES,
     CleanupSettings,
     ClientOptions,
@@ -45,37 +44,23 @@ from cdc_outbox.settings.model import (
 )
 from cdc_outbox.settings.place import Value
 from cdc_outbox.settings.secret import MASK, Redactor
-from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
+from cdc_outbox.settings.units import format_duration
 
 __all__ = [
     "BY_KEY",
-    "ROLES",
     "SETTINGS",
-    "CleanupSettings",
-    "ClientOptions",
-    "DeliverySettings",
     "HealthSettings",
     "HttpSettings",
     "KafkaSettings",
-    "LimitSettings",
-    "LogSettings",
-    "Notice",
     "OtelSettings",
     "OutboxSettings",
     "PostgresSettings",
     "RetrySettings",
     "Setting",
     "Settings",
-    "Shown",
     "StatusSettings",
-    "TopicSettings",
-    "format_duration",
-    "format_size",
     "load",
     "parameter",
-    "parse_duration",
-    "parse_size",
-    "redact",
 ]
 
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9464)
@@ -123,11 +108,6 @@ def load(command: str, flags: Mapping[str, object], environ: Mapping[str, str], 
     if command not in _WITHOUT_KAFKA:
         _require_credentials(settings.kafka.client)
     return settings
-
-
-def redact(text: str, settings: Settings) -> str:
-    """The text without any secret value of these settings."""
-    return settings.redactor.redact(text)
 
 
 def _libpq_defaults(scalars: dict[str, Value], environ: Mapping[str, str]) -> None:

@@ -13,19 +13,10 @@ from hypothesis import strategies as st
 from psycopg import pq
 
 from cdc_outbox.errors import CdcOutboxError
-from cdc_outbox.settings import (
-    SETTINGS,
-    Setting,
-    format_duration,
-    format_size,
-    load,
-    parameter,
-    parse_duration,
-    parse_size,
-    redact,
-)
+from cdc_outbox.settings import SETTINGS, Setting, load, parameter
 from cdc_outbox.settings.dsn import parse_dsn
 from cdc_outbox.settings.secret import Redactor
+from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
 
 NOWHERE = Path("/nonexistent")
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -140,7 +131,7 @@ def test_a_password_never_leaves_through_an_error_or_a_record(password: str) -> 
     ):
         try:
             settings = load("start", {"dsn": dsn}, {}, NOWHERE)
-            said = [repr(settings), redact(f"could not connect with {dsn}", settings)]
+            said = [repr(settings), settings.redactor.redact(f"could not connect with {dsn}")]
         except CdcOutboxError as error:
             said = [str(error), error.next]
         assert not [text for text in said if password in text]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc_outbox.errors import ConfigError, UsageError
-from cdc_outbox.settings import Settings, load, redact
+from cdc_outbox.settings import Settings, load
 from cdc_outbox.settings.client import KINDS
 from cdc_outbox.settings.kind.word import Choice
 
@@ -198,10 +198,10 @@ def test_paths_are_shown_though_a_password_is_a_word_in_them() -> None:
     options = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=u")
     settings = load_client(*options, "ssl.ca.location=/kafka/relay.pem", **environ)
     said = "no /kafka/relay.pem, /pg/owner.key, /pg/relay.pem"
-    assert redact(f"{said} for relay and owner", settings) == f"{said} for *** and ***"
+    assert settings.redactor.redact(f"{said} for relay and owner") == f"{said} for *** and ***"
 
 
 def test_a_password_that_is_the_users_name_leaves_the_name_readable() -> None:
     options = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=relay")
     settings = load_client(*options, CDC_OUTBOX_KAFKA_SASL_PASSWORD="relay")
-    assert redact("User:relay; sasl.password=relay", settings) == "User:relay; sasl.password=***"
+    assert settings.redactor.redact("User:relay; sasl.password=relay") == "User:relay; sasl.password=***"

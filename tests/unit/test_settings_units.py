@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_outbox.settings import format_duration, format_size, parse_duration, parse_size
+from cdc_outbox.settings.units import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
