@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cdc_outbox.terminal import printable
+
 _WIDTH = 8
 
 PARTITIONER = (
@@ -61,7 +63,7 @@ def _different(difference: dict[str, Any]) -> list[str]:
     old = "the old relay sent" if difference["sent"] else "the old relay has not sent"
     what = f" ({difference['what']})" if difference["what"] else ""
     more = ", …" if difference["count"] > len(difference["ids"]) else ""
-    ids = ", ".join(id_ if id_.isprintable() else ascii(id_) for id_ in difference["ids"])
+    ids = ", ".join(map(printable, difference["ids"]))
     return [
         _line(difference["count"], f"DIFFERENT: {_KINDS[difference['kind']]}{what}, {old}"),
         f"{'':{_WIDTH}}  {difference['error']}",

@@ -11,7 +11,7 @@ import click
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.instant import iso, iso_us, since_epoch
-from cdc_outbox.watch.words import printable
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.rows_by_id import Stored

@@ -14,7 +14,7 @@ from cdc_outbox.errors import UsageError
 from cdc_outbox.instant import iso_us
 from cdc_outbox.log import json_text
 from cdc_outbox.settings.units import parse_duration
-from cdc_outbox.watch.words import printable
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

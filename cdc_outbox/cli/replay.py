@@ -10,6 +10,7 @@ import click
 from cdc_outbox.cli import Command, ask, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.errors import CdcOutboxError, UsageError
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from cdc_outbox.event import Encoded
@@ -198,7 +199,7 @@ def _line(event: Encoded) -> str:
     topic, _, key, *_ = event
     shown = "no key" if key is None else f"key {key.decode('utf-8', 'backslashreplace')}"
     text = f"{topic}  {shown}  id {event_id(event)}"
-    return "".join(letter if letter.isprintable() else "�" for letter in text[:_WIDTH])
+    return printable(text[:_WIDTH])
 
 
 def _question(found: Found) -> str:

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from cdc_outbox.watch.words import printable
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

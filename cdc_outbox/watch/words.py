@@ -1,4 +1,4 @@
-"""Bytes, durations, times and foreign names as the watch says them to a person: `3.1 GiB`, `14m`, `10:02:11Z`."""
+"""Bytes, durations and times as the watch says them to a person: `3.1 GiB`, `14m`, `10:02:11Z`."""
 
 from __future__ import annotations
 
@@ -55,12 +55,3 @@ def count(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.0f} {unit}"
     return f"{number:.0f}"
-
-
-def printable(said: str) -> str:
-    """One line that a terminal shows as it is: application names are anybody's."""
-    if said.isprintable():
-        return said
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in said
-    )

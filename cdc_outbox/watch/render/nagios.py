@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc_outbox.watch import words
+from cdc_outbox.terminal import printable
 from cdc_outbox.watch.health import Level, worst
 from cdc_outbox.watch.render.text import text
 
@@ -35,7 +35,7 @@ def nagios(healths: Sequence[Health]) -> str:
     if len(healths) == 1:
         said = f"{healths[0].slot}: {healths[0].summary}"
     data = " ".join(datum for health in healths for datum in _data(health, several=len(healths) > 1))
-    first = f"CDC-OUTBOX {level} - {_safe(words.printable(said))}"
+    first = f"CDC-OUTBOX {level} - {_safe(printable(said))}"
     lines = [f"{first} | {data}" if data else first]
     lines += [_safe(text(health)) for health in healths]
     return "\n".join(lines)

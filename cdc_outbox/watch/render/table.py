@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from cdc_outbox.terminal import printable
 from cdc_outbox.watch import words
 from cdc_outbox.watch.forecast import Outlook
 from cdc_outbox.watch.health import Level
@@ -38,7 +39,7 @@ def table(healths: Sequence[Health], at: datetime, *, width: int, colour: bool) 
     for health in healths:
         if health.status is not Level.OK:
             lines += ["", *_wrapped(headline(health), width)]
-            lines += _wrapped(f"  next step     {words.printable(health.next)}", width) if health.next else []
+            lines += _wrapped(f"  next step     {printable(health.next)}", width) if health.next else []
     return lines
 
 

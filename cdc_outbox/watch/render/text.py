@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cdc_outbox.terminal import printable
 from cdc_outbox.watch import words
 from cdc_outbox.watch.forecast import Outlook
 from cdc_outbox.watch.health import Level
@@ -22,13 +23,13 @@ _COLOURS: Final = {Level.OK: "32", Level.WARNING: "33", Level.CRITICAL: "31", Le
 def text(health: Health, *, colour: bool = False) -> str:
     """The whole, without a line's end."""
     lines = [headline(health, colour=colour)]
-    lines += [f"  {label:{_WIDTH}}{words.printable(said)}" for label, said in _evidence(health)]
+    lines += [f"  {label:{_WIDTH}}{printable(said)}" for label, said in _evidence(health)]
     return "\n".join(lines)
 
 
 def headline(health: Health, *, colour: bool = False) -> str:
     """Slot, status and summary."""
-    return f"{health.slot}  {status(health.status, colour=colour)}  {words.printable(health.summary)}"
+    return f"{health.slot}  {status(health.status, colour=colour)}  {printable(health.summary)}"
 
 
 def status(level: Level, *, colour: bool) -> str:
