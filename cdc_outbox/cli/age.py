@@ -13,8 +13,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def older_than_option(text: str, *, required: bool) -> Callable[[Decorated], Decorated]:
-    """The option, given to the command as seconds. Wrong usage where it is no duration."""
+    """Add `--older-than`, which comes as seconds. Wrong usage where it is no duration."""
     return click.option("--older-than", metavar="AGE", required=required, callback=_seconds, help=text)
+
+
+def wait_option(function: Decorated) -> Decorated:
+    """Add `--wait`, which comes as seconds."""
+    return click.option(
+        "--wait",
+        default="30s",
+        metavar="DURATION",
+        callback=duration,
+        help="How long to wait for open transactions.  [30s]",
+    )(function)
 
 
 def duration(_context: click.Context, _option: click.Parameter, value: str) -> float:

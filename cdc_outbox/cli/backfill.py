@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cdc_outbox.cli import Command, ask, load_settings, run, settings_options, until_signal
-from cdc_outbox.cli.age import duration
+from cdc_outbox.cli.age import duration, wait_option
+from cdc_outbox.cli.order_by import order_by_option
 from cdc_outbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,12 +57,7 @@ def _failed(_context: click.Context, _parameter: click.Parameter, value: str | N
     help="Rows that the old relay failed to send. Without it those that it would try again are published, and those "
     "that it gave up are asked about.",
 )
-@click.option(
-    "--order-by",
-    metavar="COLUMNS",
-    help="The order in which the rows were written, as COLUMN[ desc],…  [the column that a sequence fills; else the "
-    "time of creation and the id]",
-)
+@order_by_option
 @click.option(
     "--overlap",
     is_flag=True,
@@ -75,13 +71,7 @@ def _failed(_context: click.Context, _parameter: click.Parameter, value: str | N
     help="A row that the old relay took longer ago than this is published; one that it took since is in the way.  [5m]",
 )
 @click.option("--no-failover", is_flag=True, help="If the slot has to be made: no failover slot.")
-@click.option(
-    "--wait",
-    default="30s",
-    metavar="DURATION",
-    callback=duration,
-    help="How long to wait for open transactions.  [30s]",
-)
+@wait_option
 def command(
     *,
     yes: bool,

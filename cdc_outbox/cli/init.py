@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
-from cdc_outbox.cli.age import duration
+from cdc_outbox.cli.age import wait_option
 from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text
 
@@ -63,13 +63,7 @@ def _only(context: click.Context, _parameter: click.Parameter, values: tuple[str
     "this value are sent, so only they are counted. Repeatable.",
 )
 @click.option("--print-sql", is_flag=True, help="Print all statements, and do nothing.")
-@click.option(
-    "--wait",
-    default="30s",
-    metavar="DURATION",
-    callback=duration,
-    help="How long to wait for open transactions.  [30s]",
-)
+@wait_option
 @json_options()
 def command(
     *,

@@ -9,6 +9,7 @@ import click
 
 from cdc_outbox.cli import Command, ask, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.moment import moment, window_options
+from cdc_outbox.cli.order_by import order_by_option
 from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.terminal import printable
 
@@ -44,12 +45,7 @@ class NothingToReplay(CdcOutboxError):
 )
 @click.option("--aggregate-type", metavar="TYPE", help="Events of this type of aggregate.")
 @window_options
-@click.option(
-    "--order-by",
-    metavar="COLUMNS",
-    help="The order in which the rows were written, as COLUMN[ desc],…  [the column that a sequence fills; else the "
-    "time of creation and the id]",
-)
+@order_by_option
 @click.option("--dry-run", is_flag=True, help="Say what would be published, and publish nothing.")
 @click.option(
     "--while-running",
