@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+# What applications catch, and may lean on; the rest of the tree is the relay's own.
+__all__ = ["CallRefused", "EventTooLarge", "EventUnfit", "OutsideTransaction"]
+
 
 class CdcOutboxError(Exception):
     """The root. `str(error)` is what is wrong; `error.next` is the next step."""

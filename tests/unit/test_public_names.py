@@ -21,6 +21,7 @@ NAMES = {
         for library in ("psycopg", "asyncpg", "sqlalchemy", "django")
     },
     "cdc_outbox.inbox": {"event_id"},
+    "cdc_outbox.errors": {"CallRefused", "EventTooLarge", "EventUnfit", "OutsideTransaction"},
     "cdc_outbox": {"__version__"},
 }
 
