@@ -1,4 +1,7 @@
-"""The pictures of the status page in `docs/images/`: `python -m tests.browser.screenshots [DIRECTORY] [webp|png]`."""
+"""Pictures of the status page: `python -m tests.browser.screenshots [DIRECTORY] [webp|png]`.
+
+Without a directory those that the pages in `docs/` show, into `docs/images/`; else each scene in each way.
+"""
 
 from __future__ import annotations
 
@@ -16,43 +19,47 @@ SCENES = {
     "near-limit": scenes.near_limit,
 }
 
+IMAGES = CHECKOUT / "docs" / "images"
+
 
 def main(target: Path, form: str) -> None:
     """Each scene on a wide screen in light and dark, and on a phone in light and dark; then the relay gone."""
+    pages = "".join(page.read_text() for page in (CHECKOUT / "docs").rglob("*.md"))
     browser, stage = Browser(), Stage()
+
+    def photographed(scene: str) -> None:
+        for size, screen in ((WIDE, "wide"), (PHONE, "phone")):
+            for dark in (False, True):
+                name = f"status-{scene}-{screen}-{'dark' if dark else 'light'}.{form}"
+                if target == IMAGES and name not in pages:
+                    continue
+                browser.look(size, dark=dark)
+                browser.photograph(target / name)
+                print(target / name)
+
     try:
         for name, scene in SCENES.items():
             stage.play(scene())
             browser.open(stage.address)
             browser.sees("Topics")
-            photograph(browser, target / name, form)
+            photographed(name)
         stage.play(scenes.healthy())
         browser.open(stage.address)
         browser.sees("Topics")
         stage.leave()
         browser.sees("has not answered since")
-        photograph(browser, target / "relay-gone", form)
+        photographed("relay-gone")
         stage.token = "a token"
         stage.play(scenes.healthy())
         browser.open(stage.address)
         browser.sees("asks for a token")
-        photograph(browser, target / "token", form)
+        photographed("token")
     finally:
         browser.close()
         stage.leave()
 
 
-def photograph(browser: Browser, scene: Path, form: str) -> None:
-    """One scene in four ways."""
-    for size, screen in ((WIDE, "wide"), (PHONE, "phone")):
-        for dark in (False, True):
-            browser.look(size, dark=dark)
-            picture = scene.with_name(f"status-{scene.name}-{screen}-{'dark' if dark else 'light'}.{form}")
-            browser.photograph(picture)
-            print(picture)
-
-
 if __name__ == "__main__":
-    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKOUT / "docs" / "images"
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     directory.mkdir(parents=True, exist_ok=True)
     main(directory, sys.argv[2] if len(sys.argv) > 2 else "webp")
