@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Final, Literal
 
 from cdc_outbox.instant import iso_seconds
-from cdc_outbox.terminal import coloured
+from cdc_outbox.terminal import coloured, one_line
 
 OURS: Final = "cdc_outbox"
 
@@ -220,7 +220,8 @@ class _Text(_Formatter):
         ts, level, event = document.pop("ts"), str(document.pop("level")), document.pop("event")
         traceback = document.pop("exception", None) if self._debug else None
         if "error" in document and "next" in document:
-            return f"error: {document['error']}\nnext: {document['next']}"  # as the command line says them
+            error, remedy = (one_line(str(document[name])) for name in ("error", "next"))
+            return f"error: {error}\nnext: {remedy}"  # as the command line says them
         shown = f"{level:7}"
         if level in _COLOURS and coloured(sys.stderr):
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"

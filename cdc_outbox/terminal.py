@@ -12,6 +12,11 @@ def coloured(stream: IO[Any], environ: Mapping[str, str] = os.environ) -> bool:
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
+def one_line(said: str) -> str:
+    """The same, where it may have several lines: a blank for each piece of white space."""
+    return printable(" ".join(said.split()))
+
+
 def printable(said: str) -> str:
     """One line that a terminal shows as it is: names, ids and payloads are anybody's."""
     if said.isprintable():

@@ -12,6 +12,7 @@ from cdc_outbox.cli.id_from import id_from_option, ids_from
 from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.cli.output import json_options
 from cdc_outbox.log import json_text, plain
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +118,7 @@ def command(
     if as_json:
         click.echo(json_text(plain(document, redact)))
     else:
-        click.echo(redact("\n".join(_lines(document, limit))))
+        click.echo(redact("\n".join(map(printable, _lines(document, limit)))))
     return 0 if report.well else 1
 
 

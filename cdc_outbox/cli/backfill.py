@@ -11,6 +11,7 @@ from cdc_outbox.cli import Command, ask, load_settings, run, settings_options, u
 from cdc_outbox.cli.age import duration, wait_option
 from cdc_outbox.cli.order_by import order_by_option
 from cdc_outbox.errors import UsageError
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +167,8 @@ def _question(chosen: Sequence[Waiting]) -> str:
     rows = "; ".join(f"{each.table}: {each.rule}, in the order of {each.ordered}" for each in chosen)
     lines = [f"{each.table} {each.by_value}" for each in chosen if each.by_value]
     lines += [f"left out: {besides}" for besides in map(_besides, chosen) if besides]
-    return "\n".join([f"To be published from {rows}.", *lines, "Is the old relay stopped?"])
+    lines = [f"To be published from {rows}.", *lines, "Is the old relay stopped?"]
+    return "\n".join(map(printable, lines))
 
 
 def _note(chosen: Sequence[Waiting]) -> None:

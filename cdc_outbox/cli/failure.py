@@ -18,6 +18,7 @@ import click
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent
 from cdc_outbox.instant import iso
 from cdc_outbox.settings.secret import Redactor
+from cdc_outbox.terminal import one_line
 
 INTERRUPTED = 130
 """Ended by Ctrl-C, as shells count it."""
@@ -89,7 +90,7 @@ class Reporter:
 
     def _write(self, message: str, remedy: str, error: BaseException) -> None:
         remedy = self.complete(remedy)
-        message, remedy = (" ".join(self.redact(text).split()) for text in (message, remedy))
+        message, remedy = (one_line(self.redact(text)) for text in (message, remedy))
         trace = "".join(traceback.format_exception(error)) if self.debug else ""
         if not self.json:
             print(self.redact(trace), end="", file=sys.stderr)

@@ -61,7 +61,7 @@ def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json:
         click.echo(log.json_text(document))
     else:
         for event in events:
-            click.echo("\n".join(_lines(event_id, event)))
+            click.echo("\n".join(map(printable, _lines(event_id, event))))
     if not events:
         raise Unknown.of(event_id, settings.outbox.tables)
 
@@ -104,7 +104,7 @@ def _lines(event_id: str, event: Event) -> list[str]:
     where = f"{event.table}" + (
         f", in {row.relation}" if row is not None and _apart(row.relation, event) else ""
     )
-    lines = [f"{printable(event_id)}  {event.delivery.value}"]
+    lines = [f"{event_id}  {event.delivery.value}"]
     parts = {"row": where if row is not None else f"not in {event.table} any more"}
     parts["columns"] = ", ".join(f"{name}={_short(text)}" for name, text in event.texts.items())
     if event.created_us is not None:
@@ -126,7 +126,7 @@ def _lines(event_id: str, event: Event) -> list[str]:
         partition = "" if event.partition is None else f", partition {event.partition}"
         offset = "" if event.offset is None else f", offset {event.offset}"
         parts["topic"] = f"{topic}{partition}{offset}"
-        parts["key"] = "(none)" if key is None else printable(key.decode("utf-8", "backslashreplace"))
+        parts["key"] = "(none)" if key is None else key.decode("utf-8", "backslashreplace")
     if event.searched not in (None, "found"):
         parts["at Kafka"] = str(event.searched)
     if event.next:
@@ -142,7 +142,7 @@ def _apart(relation: str, event: Event) -> bool:
 def _short(text: str | None) -> str:
     if text is None:
         return "NULL"
-    return printable(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _time(us: int | None) -> str | None:

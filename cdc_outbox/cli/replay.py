@@ -133,7 +133,8 @@ async def _replay(
     if found.first_poison is not None and not dry_run:
         raise _poison(found)
     if found.undelivered or found.left_out or found.clock or dry_run or not agreed:
-        click.echo("\n".join(_told(found, shown=dry_run or not agreed)), err=as_json or not dry_run)
+        told = map(printable, _told(found, shown=dry_run or not agreed))
+        click.echo("\n".join(told), err=as_json or not dry_run)
     if dry_run or not found.events:
         if as_json:
             click.echo(_document(found, replay))
@@ -194,8 +195,7 @@ def _line(event: Encoded) -> str:
 
     topic, _, key, *_ = event
     shown = "no key" if key is None else f"key {key.decode('utf-8', 'backslashreplace')}"
-    text = f"{topic}  {shown}  id {event_id(event)}"
-    return printable(text[:_WIDTH])
+    return f"{topic}  {shown}  id {event_id(event)}"[:_WIDTH]
 
 
 def _question(found: Found) -> str:

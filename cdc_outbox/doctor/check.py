@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from cdc_outbox.terminal import printable
+from cdc_outbox.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,5 +94,5 @@ class Findings:
 
     def _add(self, name: str, status: Status, message: str, remedy: str | None, exit_code: int = 0) -> None:
         shown = None if remedy is None else self._redact(self._complete(remedy))
-        line = printable(self._redact(" ".join(message.split())))
+        line = one_line(self._redact(message))
         self.checks.append(Check(name, self.side, status, line, shown, exit_code))

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.doctor.check import Status
+from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def _mapping(report: Report, width: int | None) -> Iterator[str]:
         yield ""
         yield f"{table} as messages"
         for part in words.split("; "):
-            yield from _hanging("  ", 4, part, width)
+            yield from _hanging("  ", 4, printable(part), width)
 
 
 def _remedies(report: Report, width: int | None, painter: _Painter) -> Iterator[str]:
@@ -73,7 +74,7 @@ def _remedies(report: Report, width: int | None, painter: _Painter) -> Iterator[
         head = f"  {painter.status(check.status, f'{_TITLES[check.side]} {check.name}')}: "
         yield from _hanging(head, 4, check.message, width)
         for line in (check.remedy or "").splitlines():
-            yield f"      {line}"
+            yield f"      {printable(line)}"
 
 
 def _hanging(head: str, indent: int, text: str, width: int | None) -> list[str]:

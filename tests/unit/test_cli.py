@@ -237,6 +237,11 @@ class TestErrors:
         result = invoke("peek", program=failing(error, "peek", monkeypatch))
         assert result.stderr == "error: permission denied DETAIL: none\nnext: grant it\n"
 
+    def test_what_a_row_holds_steers_no_terminal(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = errors.SetupError("row a\x1b[2J", next="see row \x07")
+        result = invoke("peek", program=failing(error, "peek", monkeypatch))
+        assert result.stderr == "error: row a\\x1b[2J\nnext: see row \\x07\n"
+
     def test_secrets_are_taken_out(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CDC_OUTBOX_DSN", "postgresql://u:s3cr3t-Passw0rd@h/d")
         error = RuntimeError("server said s3cr3t-Passw0rd")

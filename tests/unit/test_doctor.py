@@ -121,6 +121,13 @@ class TestText:
         (first,) = (at for at, line in enumerate(shown) if line.startswith("  warning"))
         assert shown[first + 1].startswith(" " * 26)
 
+    def test_what_a_row_holds_steers_no_terminal(self) -> None:
+        check = Check("rows", "postgres", Status.WARNING, "the first", "see to a\x07\nthen go on")
+        shown = text.render(Report((check,), {"a": "key from \x1b[31m"}), width=70, colour=False)
+        assert "\x1b" not in shown
+        assert r"      see to a\x07" + "\n      then go on" in shown
+        assert r"  key from \x1b[31m" in shown
+
     def test_each_part_of_a_mapping_has_a_line(self) -> None:
         made = Report((), {"public.outbox": "id from id (recognised); key none; ignored: nothing"})
         shown = text.render(made, width=70, colour=False).splitlines()

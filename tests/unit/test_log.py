@@ -122,6 +122,12 @@ def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
+def test_an_error_and_its_step_are_two_lines_whatever_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_up("info", "text")
+    log.get("cdc_outbox.relay").warning("waiting", error="one\ntwo\x1b[31m", next="see\x07 it")
+    assert capsys.readouterr().err == "error: one two\\x1b[31m\nnext: see\\x07 it\n"
+
+
 def test_colour_only_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
