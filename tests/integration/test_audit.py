@@ -296,7 +296,7 @@ def test_what_a_topic_no_longer_has_is_unknown_and_not_missing(audited: Audited,
 
 
 def test_after_a_cut_over_the_old_relays_messages_count(
-    database: Database, kafka: Kafka, slot: str, topics: str, make_pipeline: Callable[..., Pipeline]
+    database: Database, kafka: Kafka, topics: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     """Rows that the old relay marked as sent are found by the id in its messages, and asked for on request only."""
     topic = f"{topics}orders"

@@ -48,7 +48,7 @@ def roles(database: Database, slot: str) -> Iterator[tuple[PostgresSettings, Pos
 
 @pytest.mark.usefixtures("postgres_version")
 def test_a_walsender_is_known_by_its_number_and_when_it_began(
-    database: Database, slot: str, roles: tuple[PostgresSettings, PostgresSettings]
+    slot: str, roles: tuple[PostgresSettings, PostgresSettings]
 ) -> None:
     same, other = roles
 

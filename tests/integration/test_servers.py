@@ -37,7 +37,7 @@ from tests.servers.process import workspace
 from tests.servers.proxy import Proxy
 from tests.servers.relay import run_command
 from tests.servers.security import client_settings
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 
 def test_every_version_has_logical_replication(postgres_version: Postgres, database: Database) -> None:
@@ -269,7 +269,7 @@ def answered(connection: psycopg.Connection) -> bool:
 
 
 def test_the_proxy_freezes_cuts_refuses_and_retargets(
-    own_postgres: PostgresServer, postgres: Postgres, make_proxy: Callable[[str, int], Proxy]
+    own_postgres: PostgresServer, make_proxy: Callable[[str, int], Proxy]
 ) -> None:
     proxy = make_proxy("127.0.0.1", own_postgres.port)
     through = own_postgres.dsn(port=proxy.port)
@@ -280,7 +280,7 @@ def test_the_proxy_freezes_cuts_refuses_and_retargets(
             psycopg.connect(through, connect_timeout=2)
         assert not answered(connection)
         proxy.resume()
-        eventually(lambda: answered(connection), 5, "the answer that was held back")
+        eventually(lambda: answered(connection), PATIENCE, "the answer that was held back")
         result = connection.pgconn.get_result()
         assert result is not None
         assert result.get_value(0, 0) == b"1"
@@ -297,7 +297,7 @@ def test_the_proxy_freezes_cuts_refuses_and_retargets(
         psycopg.connect(through, connect_timeout=2)
     proxy.retarget(("127.0.0.1", own_postgres.port))
     psycopg.connect(through, connect_timeout=5).close()
-    eventually(lambda: proxy.connections == 0, 5, "closed connections forgotten")
+    eventually(lambda: proxy.connections == 0, PATIENCE, "closed connections forgotten")
     assert proxy.bytes_to_server > 0
 
 

@@ -131,7 +131,7 @@ def test_a_search_without_an_index_lets_by_who_wants_the_table(
     is_let_by(database, lambda: find(slow, "3"))
 
 
-def test_a_replay_of_one_row_reads_no_others(slow: Settings, database: Database) -> None:
+def test_a_replay_of_one_row_reads_no_others(slow: Settings) -> None:
     asyncio.run(init(slow, InitOptions(backfill=False)))
     chosen = Chosen(ids=("3",))
     found = asyncio.run(Replay(slow, chosen, order_by=None, beside=True).look(read=lambda count: None))
