@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Literal
 
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
@@ -85,17 +84,6 @@ def app(shell: Shell, make_postgres: Callable[..., PostgresServer], kafka: Kafka
     owner = server.create_database("app")
     shell.export(CDC_OUTBOX_DSN=owner, CDC_OUTBOX_BOOTSTRAP_SERVERS=kafka.bootstrap)
     return server
-
-
-@pytest.fixture
-def after_set_up(shell: Shell, app: PostgresServer) -> PostgresServer:
-    """The server `app`, and the shell as the first steps leave it: with the role made, and its DSN for the relay."""
-    password = secrets.token_hex(8)
-    owner, relay = app.dsn("app"), app.dsn("app", user="outbox_relay", password=password)
-    shell.export(OWNER_DSN=owner, RELAY_DSN=relay)
-    app.execute(SQL("create role outbox_relay login replication password {}").format(Literal(password)))
-    shell.export(CDC_OUTBOX_DSN=relay)
-    return app
 
 
 @pytest.fixture
@@ -202,15 +190,18 @@ def test_a_secured_kafka(shell: Shell, app: PostgresServer, secure_kafka: KafkaB
 def test_leaving_a_polling_relay(
     shell: Shell,
     launch: Callable[[str], Running],
-    after_set_up: PostgresServer,
+    app: PostgresServer,
     kafka: Kafka,
     make_consumer: Callable[..., Consumer],
 ):
-    """The old relay is a statement here; a real one is left in test_cut_over.py."""
+    """The old relay is a statement here; a real one is left in test_cut_over.py. No step before has been taken."""
+    password = secrets.token_hex(8)
+    relay = app.dsn("app", user="outbox_relay", password=password)
+    shell.export(OWNER_DSN=app.dsn("app"), RELAY_DSN=relay, KAFKA=kafka.bootstrap)
     topic = f"orders-{secrets.token_hex(4)}"
     kafka.create_topic(topic, 3)
     consumer = make_consumer(kafka.bootstrap, topic)
-    with after_set_up.connect("app") as connection:
+    with app.connect("app") as connection:
         connection.execute(
             "create table outbox (id bigserial primary key, aggregate_id text not null, topic text not null,"
             " payload jsonb, status text not null default 'pending', created_at timestamptz default now())"
@@ -221,10 +212,9 @@ def test_leaving_a_polling_relay(
                 "insert into outbox (aggregate_id, topic, payload) values ('7', %s, '{}')", (topic,)
             )
 
-        with_owner, init, compare = BLOCKS["compare"].splitlines()
-        shell.run(with_owner)
-        shell.run(f"{init} --only witness --role outbox_relay")
-        compared = launch(f"{init}\n{compare}".replace("1m", "3s"))
+        first, _, compare = BLOCKS["compare"].strip().rpartition("\n")
+        shell.run(first, typed=f"{password}\n" * 2)
+        compared = launch(compare.replace("1m", "3s"))
         compared.wait(lambda: "following" in compared.log.read_text())
         insert()
         connection.execute("update outbox set status = 'sent'")
