@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ConfigError(
         "cdc_outbox.aws is named, and Amazon's packages aren't installed",
-        next="pip install 'cdc-outbox[aws]'",
+        next="in the checkout: pip install '.[aws]'",
     ) from error
 
 LASTS: Final = 900

@@ -172,4 +172,4 @@ except ConfigError as error:
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "pip install 'cdc-outbox[aws]'\n"
+    assert done.stdout == "in the checkout: pip install '.[aws]'\n"
