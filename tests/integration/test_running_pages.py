@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
@@ -72,7 +73,12 @@ def test_upgrading(
     shell.export(CDC_OUTBOX_DSN=to_dsn)
     (shell.home / "dump.sql").write_bytes(dumped)
     shell.run('psql -q -v ON_ERROR_STOP=1 "$CDC_OUTBOX_DSN" -f dump.sql')
+    sent.append(insert(to_dsn, aggregate_type, "too early"))
     shell.run(UPGRADE["init"])
+    audited = shell.run(UPGRADE["audit"], code=1).stdout
+    named = re.search(r"cdc-outbox replay .*", audited)
+    assert named is not None, audited
+    shell.run(f"{named[0]} --yes")
     running = launched(shell, UPGRADE["start"])
     sent.append(insert(to_dsn, aggregate_type, "after"))
 
