@@ -307,7 +307,9 @@ class PostgresSide:
         except MissingRight:
             self.row = Absent.ROW  # the witness's own check names it
         if found is not None or pending is not None or isinstance(self.row, Absent):
-            await slip.require_slot(self.conn, found, self.name, pending=pending)
+            await slip.require_slot(
+                self.conn, found, self.settings.postgres, self.settings.outbox.tables, pending=pending
+            )
         notes = await self.rehearse() if self.able and not (found and pending) else []
         if found is None:
             raise SlotMissing(f'the replication slot "{self.name}" is gone', next=recover(self.name))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
+from cdc_outbox.errors import MissingRight
+from cdc_outbox.postgres import reading_right
 from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.family import rows_of
 from cdc_outbox.postgres.table_rows import COUNT_LIMIT, bracketed
@@ -60,7 +62,10 @@ async def counted(
         where=sql.SQL(" and ").join([sql.SQL("true"), *map(bracketed, conditions)]),
         most=sql.Literal(MOST),
     )
-    rows = await execute(conn, query, within=within)
+    try:
+        rows = await execute(conn, query, within=within)
+    except MissingRight as error:
+        raise reading_right.named(error, table, conn.info.user) from error
     shown = [f"{count} {_word(value)}" for value, count, _ in rows]
     rest = sum(int(total) for _, _, total in rows[:1]) - sum(int(count) for _, count, _ in rows)
     return ", ".join([*shown, f"{rest} others"] if rest else shown)

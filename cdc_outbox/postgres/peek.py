@@ -129,7 +129,11 @@ async def holding(
         settings, mapping, application_name, first=f"cdc-outbox init --slot {name}", tell=tell
     ) as control:
         found, pending = await control.run(lambda conn: slot.inspect_both(conn, name))
-        holder = await control.run(lambda conn: slip.require_slot(conn, found, name, pending=pending))
+        holder = await control.run(
+            lambda conn: slip.require_slot(
+                conn, found, settings.postgres, settings.outbox.tables, pending=pending
+            )
+        )
         if holder.active:
             raise _busy(holder)
         async with _replication(settings, control, application_name) as replication:

@@ -16,6 +16,8 @@ ALL_ROWS: Final[LiteralString] = "set row_security = off"
 https://www.postgresql.org/docs/current/ddl-rowsecurity.html
 """
 
+_AS_OWNER: Final = 'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN", then run this again'
+
 
 def named(error: CdcOutboxError, table: TableName, role: str) -> CdcOutboxError:
     """The error with the right that `role` lacks on `table`, where it is about one; else as it is."""
@@ -25,8 +27,9 @@ def named(error: CdcOutboxError, table: TableName, role: str) -> CdcOutboxError:
     of_schema = table.schema != "public" or "for schema" in str(error)
     usage = f"grant usage on schema {quote(table.schema)} to {to}; " if of_schema else ""
     step = (
-        "read it by a role that the policy doesn't bind: name its connection with --admin-dsn"
+        f"read it as a role that the policy doesn't bind, with its connection in OWNER_DSN: {_AS_OWNER}"
         if policy
-        else f"as its owner: {usage}grant select on {table} to {to}; or name an owner's connection with --admin-dsn"
+        else f"read it as its owner, with the owner's connection in OWNER_DSN: {_AS_OWNER}; or as its owner: "
+        f"{usage}grant select on {table} to {to};"
     )
     return MissingRight(f"the role {to} may not read all of {table}: {error}", next=step)

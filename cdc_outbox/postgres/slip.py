@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from cdc_outbox.errors import MissingRight, SetupError, SlotMissing
 from cdc_outbox.event import TableName
-from cdc_outbox.postgres import publication, witness
+from cdc_outbox.postgres import owning, publication, witness
 from cdc_outbox.postgres import slot as slots
 from cdc_outbox.postgres.connection import execute
 from cdc_outbox.postgres.remedy import again
@@ -132,15 +132,23 @@ async def _publication(
 
 
 async def require_slot(
-    conn: Connection, found: Slot | None, name: str, *, pending: Slot | None = None
+    conn: Connection,
+    found: Slot | None,
+    settings: PostgresSettings,
+    tables: Sequence[TableName],
+    *,
+    pending: Slot | None = None,
 ) -> Slot:
-    """As `slot.require`; where there is neither slot, the error names those that there are."""
+    """As `slot.require`, with the step as our role can do it; where there is neither slot, the error names those that
+    there are.
+    """
+    name = settings.slot
     try:
         return slots.require(found, name, pending=pending)
     except SlotMissing as missing:
-        if pending is not None:
-            raise
-        raise await slot(conn, missing, name) from None
+        step = await owning.by_whom(conn, missing.next, settings.publication, tables)
+        told = SlotMissing(str(missing), next=step)
+        raise (told if pending is not None else await slot(conn, told, name)) from None
 
 
 async def slot(conn: Connection, missing: SlotMissing, name: str) -> SlotMissing:

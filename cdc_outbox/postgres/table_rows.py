@@ -296,7 +296,7 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
         raise UsageError(f"{flag} is not a condition in SQL: {words}", next=remedy)
     if state != "42501" and state[:2] in ("42", "22", "0A"):
         raise SetupError(f"{flag} can't be used on {table}: {words}", next=remedy)
-    raise failure
+    raise reading_right.named(failure, table, conn.info.user)
 
 
 async def is_volatile(conn: Connection, table: TableName, own: sql.Composable) -> bool:

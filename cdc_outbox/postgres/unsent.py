@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from cdc_outbox.errors import MappingError
+from cdc_outbox.errors import MappingError, MissingRight
 from cdc_outbox.event import quote
 from cdc_outbox.postgres import by_value, reading_right, table_rows, zoneless
 from cdc_outbox.postgres.ago import ago
@@ -141,7 +141,10 @@ def given_up(failed: Failed) -> sql.Composable:
 
 async def locked_by(conn: Connection, table: TableName) -> str | None:
     """A session that has rows of the table locked, as SELECT … FOR UPDATE does, in words; None where there is none."""
-    found = await execute(conn, _LOCKED, (str(table),))
+    try:
+        found = await execute(conn, _LOCKED, (str(table),))
+    except MissingRight as error:  # a name in a schema that the role may not use
+        raise reading_right.named(error, table, conn.info.user) from error
     return f"pid {found[0][0]} ({found[0][1]})" if found else None
 
 

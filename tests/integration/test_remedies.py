@@ -225,6 +225,48 @@ def test_an_owner_who_may_not_replicate_is_shown_to_a_relays_role(
     assert place.slots() == [place.slot]
 
 
+def test_rows_that_the_relays_role_may_not_read_are_published_by_the_owner(
+    place: Set, roles: tuple[str, str], shell: Shell, kafka: Kafka
+) -> None:
+    _, relay = roles
+    place.execute("create schema shop")
+    place.execute(
+        "create table shop.events (id bigserial primary key, aggregate_type text, aggregate_id text, payload json)"
+    )
+    place.execute("insert into shop.events (aggregate_type, aggregate_id) values ('order', '42')")
+    table = ("--table", "shop.events")
+    place.refused(*table, "--role", relay)
+    place.execute(SQL("alter role {} password {}").format(Identifier(relay), Literal(PASSWORD)))
+    as_relay = place.as_role(relay)
+    bus = ("--bootstrap-servers", kafka.bootstrap)
+    try:
+        backfill = f"cdc-outbox backfill --table shop.events --slot {place.slot} --bootstrap-servers {kafka.bootstrap}"
+        owned = f'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN" && {backfill}'
+        _, remedy = as_relay.refused(*table, *bus, command="peek")
+        assert remedy.startswith(f"stop the old relay, then: {owned}; or to hear")
+        assert remedy.endswith(", with the owner's connection in OWNER_DSN")
+        assert f"{owned}; or to hear" in as_relay.run(*table, *bus, command="doctor").stdout
+        for flags in (("--yes",), ("--yes", "--where", "true"), ("--yes",)):
+            error, remedy = as_relay.refused(*table, *bus, *flags, command="backfill")
+            assert f"the role {relay} may not read all of shop.events: " in error
+            assert "cdc-outbox init" not in remedy
+            owners, _, rights = remedy.partition("; or as its owner: ")
+            assert owners == (
+                "read it as its owner, with the owner's connection in OWNER_DSN: "
+                'export CDC_OUTBOX_ADMIN_DSN="$OWNER_DSN", then run this again'
+            )
+            assert rights == f"grant usage on schema shop to {relay}; grant select on shop.events to {relay};"
+            place.execute("alter table shop.events add column if not exists status text default 'pending'")
+        shell.export(CDC_OUTBOX_DSN=as_relay.dsn)
+        assert "published 1" in shell.run(f"{owned} --yes --create-topics").stdout
+        assert place.slots() == [place.slot]
+    finally:
+        place.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s",
+            (f"{place.slot}_pending",),
+        )
+
+
 # What comes first
 
 
