@@ -480,6 +480,17 @@ class TestSlot:
         assert "select pg_log_standby_snapshot();" in health.next
         assert "active, pid 4711, wal_status reserved" in text(health)
 
+    def test_on_a_standby_that_does_not_carry_it(self) -> None:
+        """The witness row came with the data, and proves no loss there."""
+        health = self.of(None, in_recovery=True, insert_lsn=None, witness=WITNESS, version=160000)
+        assert health.status is Level.CRITICAL
+        assert (
+            health.summary
+            == 'this server is a standby, and has no replication slot "outbox_slot" of the primary\'s'
+        )
+        assert health.next is not None
+        assert health.next.startswith("look at the primary: cdc-outbox health --slot outbox_slot")
+
     def test_gone_with_a_witness_left(self) -> None:
         health = self.of(None, witness=WITNESS)
         assert "the replication slot outbox_slot is gone; events were delivered up to" in health.summary
