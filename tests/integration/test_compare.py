@@ -301,3 +301,11 @@ def test_a_row_that_is_marked_while_the_backlog_is_read_was_not_written_anew(dat
         connection.execute(INSERT_A, ("1", "orders", "pending"))
         connection.commit()
         assert asyncio.run(sent_since(connection)) == frozenset()
+
+
+def test_a_table_without_columns_is_none(trial: Trial) -> None:
+    trial.place.execute("create table bare ()")
+    trial.place.execute("alter publication outbox_pub set table bare")
+    error, remedy = trial.place.refused("--follow", "--compare", "60", "--table", "bare")
+    assert "public.bare" in error
+    assert remedy == "next: name the outbox table with --table SCHEMA.NAME"
