@@ -24,9 +24,6 @@ from tests.servers.wait import PATIENCE, eventually
 NOTICED = 30.0
 """Seconds within which a dead connection must be noticed (seen: 18 to 21)."""
 
-KEPT = 8.0
-"""Seconds after which a session that is given up was not given up at once: the stream is kept for ten."""
-
 
 @pytest.fixture
 def pipeline(own_postgres: PostgresServer, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
@@ -215,7 +212,7 @@ def test_a_control_connection_that_stays_away_ends_the_session(
     proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.1f} s")
-    assert KEPT < took < NOTICED
+    assert 8 < took < 20
     eventually(lambda: not pipeline.slot_value("active"), PATIENCE, "the slot free for another relay")
     proxy.resume()
     relay.wait_state("streaming")
@@ -233,7 +230,7 @@ def test_a_server_that_refuses_a_new_control_connection_is_left_at_once(
     proxy.cut(control(pipeline)[1])
     took = wait_away(relay, since)
     print(f"given up after {took:.2f} s")
-    assert took < KEPT
+    assert took < 5
     proxy.resume()
     relay.wait_state("streaming")
     print(pipeline.books(writer, consumer))
@@ -246,7 +243,7 @@ def test_a_control_connection_that_is_terminated_counts_as_a_shutdown(pipeline: 
     stream, since = pipeline.walsender(), len(relay.records)
     pipeline.value("select pg_terminate_backend(%s)", (control(pipeline)[0],))
     took = wait_away(relay, since)
-    assert took < KEPT
+    assert took < 5
     relay.wait_for(lambda record: record.get("event") == "streaming", PATIENCE, since=since)
     assert pipeline.walsender() != stream
     print(pipeline.books(writer, consumer))

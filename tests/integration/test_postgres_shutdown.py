@@ -16,11 +16,8 @@ from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
 from tests.servers.wait import PATIENCE, eventually
 
-BAR = 5.0
-"""Seconds that `pg_ctl stop -m fast` may take: 2 on a machine that isn't busy (seen: 0.1 to 0.4).
-
-A stop that waited for anything of ours would take ten at least.
-"""
+BAR = 2.0
+"""Seconds that `pg_ctl stop -m fast` may take (seen: 0.1 to 0.4)."""
 
 
 @pytest.mark.parametrize("major", MAJORS)

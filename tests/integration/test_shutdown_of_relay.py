@@ -26,9 +26,6 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.wait import PATIENCE, eventually
 
-AT_ONCE: Final = 10.0
-"""Seconds that an end which waits for nobody may take on a slow machine; one that waits takes the drain's twenty."""
-
 PROVEN: Final[LiteralString] = """
 select pg_snapshot_xmax(w.snapshot)::text::int8 > (select max(o.xmin::text::int8) from outbox o)
   from cdc_outbox_witness w where w.slot = %s
@@ -139,7 +136,7 @@ def test_a_stop_owes_nothing_where_all_was_confirmed_before_postgres_went(
     relay.wait_state("connecting")
     code, seconds = relay.terminate()
     assert code == 0, relay.text()
-    assert seconds < AT_ONCE
+    assert seconds < 5
     own_postgres.start()
     assert_nothing_twice(pipeline, writer)
 
@@ -246,7 +243,7 @@ def test_a_hanging_broker_ends_the_drain_at_its_limit(
     code, seconds = relay.terminate()
     assert code == 1
     assert "drain limit" in relay.records[-1]["error"]
-    assert seconds < AT_ONCE
+    assert seconds < 5
     assert pipeline.confirmed() <= confirmed
     own_kafka.resume()
     pipeline.start()
@@ -290,7 +287,7 @@ def test_a_second_signal_ends_at_once(
     began = time.monotonic()
     relay.signal(signal.SIGTERM)
     assert relay.wait() == 1
-    assert time.monotonic() - began < AT_ONCE
+    assert time.monotonic() - began < 4
     assert "a second time" in relay.records[-1].get("error", ""), relay.text()
     eventually(lambda: pipeline.walsender() is None, PATIENCE, "the slot free")
     own_kafka.resume()
@@ -312,7 +309,7 @@ def test_a_relay_that_waits_for_its_servers_stops_at_once(
     relay.wait_for(lambda record: record.get("event") == "waiting", 60)
     code, seconds = relay.terminate()
     assert code == 0
-    assert seconds < AT_ONCE
+    assert seconds < 3
 
 
 def test_a_standby_stops_at_once(
@@ -324,7 +321,7 @@ def test_a_standby_stops_at_once(
     standby.wait_state("standby")
     code, seconds = standby.terminate()
     assert code == 0
-    assert seconds < AT_ONCE
+    assert seconds < 3
     assert active.state() == "streaming"
     assert active.terminate()[0] == 0
     eventually(lambda: pipeline.walsender() is None, PATIENCE, "the slot free")

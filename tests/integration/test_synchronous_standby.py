@@ -12,11 +12,8 @@ from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import PATIENCE, eventually
 
-BAR = 10.0
-"""Seconds within which the relay has left: two guard intervals are two seconds, the rest is for a slow machine.
-
-One that waited for Kafka would take the drain's twenty.
-"""
+BAR = 5.0
+"""Seconds within which the relay has left; two guard intervals are two seconds, the rest is for a slow machine."""
 
 
 def reload(server: PostgresServer, names: str) -> None:
