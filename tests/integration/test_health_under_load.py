@@ -120,14 +120,7 @@ def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_fore
     )
     lost_at = None
     # In hours everything here is near: the time that counts is cut to the size of the test.
-    limits = (
-        "--warning",
-        "time_to_loss=20s",
-        "--critical",
-        "time_to_loss=12s",
-        "--warning",
-        "wal_status=off",
-    )
+    limits = ("--warning", "time_to_loss=20s", "--critical", "time_to_loss=8s", "--warning", "wal_status=off")
     with watching(examined, *limits) as documents:
         eventually(lambda: documents, 60, "a first look")
         with Noise(examined.owner, 5):

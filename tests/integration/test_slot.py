@@ -103,12 +103,12 @@ def test_creation_waits_no_longer_than_told_though_each_transaction_ends_sooner(
             begun = asyncio.get_running_loop().time()
             both = {first.info.backend_pid, second.info.backend_pid}
             making = asyncio.create_task(
-                slots.create(conn, settings.slot, failover=False, watcher=watcher, within=4)
+                slots.create(conn, settings.slot, failover=False, watcher=watcher, within=2)
             )
-            asyncio.get_running_loop().call_later(2.5, first.rollback)
+            asyncio.get_running_loop().call_later(1.5, first.rollback)
             with pytest.raises(SlotBlocked) as caught:
                 await making
-            assert 2.5 < asyncio.get_running_loop().time() - begun < 6.4
+            assert 1.5 < asyncio.get_running_loop().time() - begun < 3.4
             assert any(f"pid {pid} (user postgres, database" in str(caught.value) for pid in both)
             assert "application second" in str(caught.value)
             assert "query: insert into written default values" in str(caught.value)
