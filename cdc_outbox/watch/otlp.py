@@ -97,9 +97,8 @@ class _Session(requests.Session):
         where = urlsplit(url)
         self.to = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
         options["timeout"] = min(options.get("timeout") or PATIENCE, PATIENCE)
-        options.setdefault(
-            "verify", self.verify
-        )  # else REQUESTS_CA_BUNDLE counts before the exporter's own variable
+        # Else REQUESTS_CA_BUNDLE counts before the exporter's own variable.
+        options.setdefault("verify", self.verify)
         try:
             answer = super().request(method, url, *args, **options)
         except Exception as error:
