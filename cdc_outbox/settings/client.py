@@ -64,6 +64,17 @@ class _Only(Kind):
         return self.example
 
 
+class _Sent(Kind):
+    """Text in UTF-8."""
+
+    def text(self, text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # so Python gives a variable's bytes that are none
+            raise ValueError("it isn't text in UTF-8") from None
+        return str(super().text(text))
+
+
 class _Endpoint(Choice):
     def text(self, text: str) -> str:
         return super().text(text) if text.strip() else "none"
@@ -84,8 +95,8 @@ KINDS: Final[dict[str, Kind]] = {
         others={"AWS_MSK_IAM": "OAUTHBEARER"},
         fold=str.upper,
     ),
-    "sasl.username": Kind("relay"),
-    "sasl.password": Kind("…"),
+    "sasl.username": _Sent("relay"),
+    "sasl.password": _Sent("…"),
     "sasl.oauthbearer.token.provider": Callable("my_company.tokens:fetch"),
     "ssl.ca.location": Kind("/etc/ssl/kafka/ca.pem"),
     "ssl.certificate.location": Kind("/etc/ssl/kafka/client.pem"),
@@ -93,7 +104,7 @@ KINDS: Final[dict[str, Kind]] = {
     "ssl.key.password": Kind("…"),
     "ssl.endpoint.identification.algorithm": _Endpoint("https", "none", weak=("none",)),
     "compression.type": Choice("none", "gzip", "snappy", "lz4", "zstd"),
-    "client.id": Kind("orders-relay"),
+    "client.id": _Sent("orders-relay"),
     "max.request.size": Integer(1_048_576, least=1_000, most=1_000_000_000),
     "batch.size": Integer(262_144, least=1, most=1_000_000_000),
     "request.timeout.ms": Integer(40_000, least=1_000, most=15 * _MINUTE),

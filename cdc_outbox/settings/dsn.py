@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from cdc_outbox.settings.likeness import nearest
 from cdc_outbox.settings.secret import MASK, SECRET_WORDS
@@ -77,6 +77,11 @@ def parse_dsn(text: str) -> Dsn:
     if "\0" in text:
         raise ValueError("it contains a NUL character")
     url = _URL.fullmatch(text)
+    try:
+        # Python gives bytes that aren't UTF-8, of a variable say, as text that has no encoding.
+        (text.encode() if url is None else unquote_to_bytes(text)).decode()
+    except UnicodeError:
+        raise ValueError("it isn't text in UTF-8") from None
     if url is not None:
         return _parse_url(url[1], url[2] or "", url[3])
     if not text:

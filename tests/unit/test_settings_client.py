@@ -41,6 +41,13 @@ def test_both_vocabularies(given: str, name: str, value: str) -> None:
     assert load_client(given).kafka.client == {name: value}
 
 
+def test_what_goes_to_the_brokers_is_text_in_utf_8() -> None:
+    with pytest.raises(UsageError, match=r"^--kafka sasl.password: it isn't text in UTF-8$"):
+        load_client("sasl.password=p\udce9")
+    with pytest.raises(ConfigError, match="it isn't text in UTF-8"):
+        load_client(CDC_OUTBOX_KAFKA_CLIENT_ID="p\udce9")
+
+
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [

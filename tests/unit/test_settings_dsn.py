@@ -21,6 +21,7 @@ from cdc_outbox.settings.secret import Redactor
         ("postgresql:///d?host=/run/pg&password=pw", "postgresql:///d?host=/run/pg&password=pw", ("pw",)),
         ("host=h password = 'it\\'s' port=5432", "host=h password = 'it\\'s' port=5432", ("it's",)),
         ("password=a\\ b user=u", "password=a\\ b user=u", ("a b",)),
+        ("password=p%E9", "password=p%E9", ("p%E9",)),
         ("service=orders", "service=orders", ()),
         (
             "sslpassword=one oauth_client_secret=two",
@@ -60,6 +61,9 @@ def test_well_formed(given: str, text: str, secrets: tuple[str, ...]) -> None:
         ),
         ("hots=h", "libpq doesn't know 'hots'; the nearest that it knows is 'host'"),
         ("host=\0", "NUL"),
+        ("postgresql://u:p%E9@h/d", "UTF-8"),
+        ("postgresql://u:p\udce9@h/d", "UTF-8"),
+        ("password=p\udce9", "UTF-8"),
     ],
 )
 def test_malformed(given: str, reason: str) -> None:
