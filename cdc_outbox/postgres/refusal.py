@@ -56,6 +56,7 @@ _PQERRORS_SQLSTATE: Final = 3
 _SQLSTATE: Final = re.compile(r"(?:^|\s)([0-9A-Z]{5})\s*$")
 
 _UNKNOWN: Final = "the name is not known"
+_STRANGE: Final = "what answers there is not PostgreSQL"
 
 # libpq's and the resolver's words for a server that wasn't reached -> ours.
 _UNREACHED: Final = (
@@ -69,6 +70,8 @@ _UNREACHED: Final = (
     ("Network is unreachable", "the network is unreachable"),
     ("server closed the connection unexpectedly", "it closed the connection without a word"),
     ("Connection reset", "it reset the connection"),
+    ("received invalid", _STRANGE),
+    ("expected authentication request", _STRANGE),
 )
 
 # Nobody is there, as opposed to nobody that answers.
@@ -116,8 +119,10 @@ _SETTINGS: Final = (
         "the service is not in the service file",
         "mend the service's name, or PGSERVICEFILE",
     ),
-    ("invalid ", "a setting of the DSN is malformed", "mend it in --dsn or CDC_OUTBOX_DSN"),
 )
+
+_MALFORMED: Final = "invalid "
+"""How libpq's words begin where it can make nothing of a setting."""
 
 
 async def explain(
@@ -137,6 +142,11 @@ async def explain(
     for words, why, remedy in _SETTINGS:
         if words in text:
             return SetupError(f"can't connect to PostgreSQL at {where}: {why}: {shown}", next=remedy)
+    if text.startswith(_MALFORMED):
+        return SetupError(
+            f"can't connect to PostgreSQL at {where}: a setting of the DSN is malformed: {shown}",
+            next="mend it in --dsn or CDC_OUTBOX_DSN",
+        )
     state = getattr(failure, "sqlstate", None) or sqlstate.from_text(text)
     if state is None:
         state = await asyncio.to_thread(probe, _reached(failure, parameters), PROBE)

@@ -381,14 +381,8 @@ def test_a_server_that_speaks_no_tls(database: Database) -> None:
 
 
 @contextmanager
-def refusing(severity: str, state: str, text: str) -> Iterator[str]:
-    """A server that answers each start-up packet with one error; its DSN."""
-
-    def message(kind: bytes, body: bytes) -> bytes:
-        return kind + struct.pack("!I", len(body) + 4) + body
-
-    fields = {b"S": severity, b"V": "FATAL", b"C": state, b"M": text}
-    answer = message(b"E", b"".join(key + value.encode() + b"\0" for key, value in fields.items()) + b"\0")
+def answering(answer: bytes) -> Iterator[int]:
+    """A server that gives each client one answer; its port."""
 
     def serve() -> None:
         while True:
@@ -403,10 +397,31 @@ def refusing(severity: str, state: str, text: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        port = listener.getsockname()[1]
-        yield f"host=127.0.0.1 port={port} user=u password=s3cret sslmode=disable gssencmode=disable"
+        yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(5)
+
+
+@pytest.mark.parametrize("sslmode", ["disable", "prefer", "require"])
+def test_what_is_not_postgresql_is_waited_for(sslmode: str) -> None:
+    """A port or an address that somebody else has meanwhile, or a gateway that has no server now."""
+    with answering(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n") as port:
+        error = refused(f"host=127.0.0.1 port={port} user=u sslmode={sslmode} gssencmode=disable")
+    assert type(error) is PostgresUnavailable
+    assert str(error) == f"can't reach PostgreSQL at 127.0.0.1:{port}: what answers there is not PostgreSQL"
+
+
+@contextmanager
+def refusing(severity: str, state: str, text: str) -> Iterator[str]:
+    """A server that answers each start-up packet with one error; its DSN."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + struct.pack("!I", len(body) + 4) + body
+
+    fields = {b"S": severity, b"V": "FATAL", b"C": state, b"M": text}
+    body = b"".join(key + value.encode() + b"\0" for key, value in fields.items()) + b"\0"
+    with answering(message(b"E", body)) as port:
+        yield f"host=127.0.0.1 port={port} user=u password=s3cret sslmode=disable gssencmode=disable"
 
 
 @pytest.mark.parametrize(
