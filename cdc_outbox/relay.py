@@ -103,6 +103,8 @@ class Relay:
         """Batches of the session before that Kafka may have or not."""
         self._met: Server | None = None
         """The server of the last stream; None before the first."""
+        self._was_taken = False
+        """Whether the bus took us as we are, in any session."""
         self._walsender: Backend | None = None
         """The walsender of the last stream."""
         self._ending_since: float | None = None
@@ -141,7 +143,7 @@ class Relay:
                     _log.info, "starting over", str(reason), reason=str(reason), slot=self.status.slot
                 )
             except CdcOutboxError as error:
-                may = self._setbacks.may_go_on(error, began=self._met is not None, flowed=self._flowed)
+                may = self._setbacks.may_go_on(error, began=self._has_begun, flowed=self._flowed)
                 if not may or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
@@ -263,13 +265,14 @@ class Relay:
         try:
             await publisher.start()
         except (KafkaUnavailable, BusRefused) as error:
-            if self._fail_fast or (isinstance(error, BusRefused) and self._met is None):
+            if self._fail_fast or (isinstance(error, BusRefused) and not self._has_begun):
                 raise
             self._fixed_topics = set()  # what is missing holds the row that needs it
             self._setbacks.say(error)
             self.status.change(State.HELD, str(error))
             publisher.start_later(error, Backoff(self._settings.retry))
         else:
+            self._was_taken = True
             await self._require_topics(publisher)
 
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
@@ -398,6 +401,13 @@ class Relay:
         finally:
             # A second signal cancels us: the session still ends in order, before the last word is said.
             await ended(task, stopped)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether this is no start any more, after which what the bus has against us may pass: a hot standby may never
+        have streamed, but the bus had taken it.
+        """
+        return self._met is not None or self._was_taken
 
     @property
     def _owes(self) -> bool:

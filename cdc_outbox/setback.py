@@ -47,7 +47,8 @@ class Setbacks:
         self._said: dict[str, float] = {}
 
     def may_go_on(self, error: CdcOutboxError, *, began: bool, flowed: bool) -> bool:
-        """Whether to begin again. `began`: whether any session has come as far as to a stream; `flowed`: this one did.
+        """Whether to begin again. `began`: whether any session has come to a bus that took us, or to a stream;
+        `flowed`: whether this one has come to a stream.
 
         What is wrong with the publication, a provider's password or a file that the settings name, or what the bus has
         against us, ends us at the start and holds us later.

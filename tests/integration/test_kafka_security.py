@@ -176,6 +176,27 @@ def test_a_key_that_is_being_replaced_holds_a_relay_that_runs(secured: Secured, 
         relay.wait_state("streaming")
 
 
+def test_a_key_that_is_being_replaced_holds_a_relay_that_stands_by(secured: Secured, tmp_path: Path) -> None:
+    """As PostgreSQL cuts all connections, which is when a standby is needed."""
+    whole, key = (certificates() / "relay.key").read_bytes(), tmp_path / "relay.key"
+    key.write_bytes(whole)
+    passage = secured("SSL", {**client_settings("SSL"), "ssl.key.location": str(key)})
+    topic = f"{passage.topics}events"
+    with passage.relay() as first, passage.relay() as second:
+        eventually(lambda: {first.state(), second.state()} == {"streaming", "standby"}, 60, second.text)
+        key.write_bytes(whole[:100])
+        passage.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s",
+            f"cdc-outbox/{passage.slot}",
+        )
+        for each in (first, second):
+            each.wait_state("held", timeout=60)
+        passage.insert(topic, ("k", "w"))
+        key.write_bytes(whole)
+        eventually(lambda: payloads(passage.read(topic)) == ["v", "w"], 60, second.text)
+        eventually(lambda: {first.state(), second.state()} == {"streaming", "standby"}, 60, second.text)
+
+
 def test_a_certificate_for_another_name(secured: Secured) -> None:
     passage = secured("SASL_SSL", client_settings("SASL_SSL"))
     assert passage.bootstrap is not None

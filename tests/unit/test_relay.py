@@ -17,6 +17,7 @@ import pytest
 from cdc_outbox import relay as module
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import (
+    ConfigError,
     DecodingFailed,
     DrainExceeded,
     GapFound,
@@ -27,7 +28,7 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.backend import Backend
-from cdc_outbox.publisher import StartOver
+from cdc_outbox.publisher import BusRefused, StartOver
 from cdc_outbox.relay import Relay
 from cdc_outbox.settings import load
 from cdc_outbox.state import State
@@ -295,6 +296,45 @@ def test_a_password_that_was_asked_for_and_is_refused_ends_a_start_and_holds_who
         with pytest.raises(PasswordRefused):
             run(stage.relay)
     assert len(states) == (2 if admitted else 1)
+
+
+@pytest.mark.parametrize("at", ["making", "starting"])
+@pytest.mark.parametrize("stood_by", [False, True])
+def test_what_the_bus_has_against_us_ends_a_start_and_holds_who_stood_by(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str, stood_by: bool
+) -> None:
+    """A standby has never streamed, and may be met by a key that is being replaced as the server goes."""
+    publisher, sessions = stage._publisher, 0
+    wrong: Exception = BusRefused("no", next="mend") if at == "starting" else ConfigError("no", next="mend")
+
+    async def refused() -> None:
+        raise wrong
+
+    def made(*arguments: Any) -> SimpleNamespace:
+        nonlocal sessions
+        sessions += 1
+        if sessions == 3:
+            stage.relay.stop()
+        if sessions == 1 and stood_by:
+            return publisher(*arguments)
+        if at == "making":
+            raise wrong
+        return SimpleNamespace(**{**vars(publisher(*arguments)), "start": refused, "start_later": Mock()})
+
+    async def goes(_standing_by: object) -> None:
+        raise PostgresUnavailable("gone", next="wait")
+
+    admission = stage._admission()
+    admission.stand_by = goes
+    monkeypatch.setattr(module, "Admission", lambda *_: admission)
+    monkeypatch.setattr(module, "KafkaPublisher", made)
+    if stood_by:
+        run(stage.relay)
+        assert str(wrong) in [trouble.error for trouble in stage.relay.status.errors]
+    else:
+        with pytest.raises(type(wrong)):
+            run(stage.relay)
+    assert sessions == (3 if stood_by else 1)
 
 
 def test_a_stop_before_the_stream_ends_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
