@@ -31,7 +31,7 @@ from aiokafka.errors import KafkaError
 
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, ConfigError, Held, KafkaUnavailable
-from cdc_outbox.kafka import client, delivery_errors, options, topics
+from cdc_outbox.kafka import client, delivery_errors, expiry, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
 from cdc_outbox.kafka.partitioner import HASHES, spread
 from cdc_outbox.kafka.records import Records, size_of
@@ -97,6 +97,7 @@ class KafkaPublisher:
         self._replay_until = deliveries.until
         self._hash = HASHES[settings.partitioner]
         self._lanes: dict[str, list[Lane]] = {}
+        self._lifetimes: dict[str, float | None] = {}
         self._waiting: list[Lane] = []
         self._submissions: deque[Batch] = deque()
         self._submit = asyncio.Event()
@@ -171,6 +172,7 @@ class KafkaPublisher:
         if self.away is not None:
             raise type(self.away)(str(self.away), next=self.away.next)
         found = await topics.look_up(self._producer, self._settings, topic)
+        self._lifetimes[topic] = found.lifetime
         if topic in self._lanes:
             await self.settled()  # keys move to other partitions: nothing of them may still be under way
         place, learnt = self._deliveries.place, self._deliveries.limits
@@ -179,6 +181,11 @@ class KafkaPublisher:
             Lane(topic, number, place(topic, number, found.partitions), limit, learnt.get((topic, number)))
             for number in range(found.partitions)
         ]
+
+    def expired(self, encoded: Encoded) -> str | None:
+        """That the row is older than its topic, which was prepared, keeps records, in words; None where it isn't."""
+        topic, _, _, _, written_ms, _ = encoded
+        return expiry.expired(topic, written_ms, self._lifetimes[topic], self._settings)
 
     def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
         """Append a row to its lane. Raises TopicUnknown, PoisonEvent."""

@@ -25,6 +25,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from cdc_outbox import log
 from cdc_outbox.errors import CdcOutboxError, Held, KafkaUnavailable, SetupError
 from cdc_outbox.kafka import client, refusal, tool
+from cdc_outbox.kafka.expiry import ASKED, lifetime
 from cdc_outbox.kafka.topic_settings import MAX_BYTES, max_bytes, question
 from cdc_outbox.publisher import TopicMissing
 
@@ -42,10 +43,15 @@ VISIBLE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`partitions`: their number; `max_bytes`: a batch's limit, None where the cluster doesn't tell us."""
+    """`partitions`: their number; `max_bytes`: a batch's limit, None where the cluster doesn't tell us.
+
+    `lifetime`: seconds for which a record is kept from the time that it bears; None where that ends none, as far as is
+    known.
+    """
 
     partitions: int
     max_bytes: int | None
+    lifetime: float | None = None
 
 
 async def listed(kafka: AIOKafkaClient, *, internal: bool) -> dict[str, int]:
@@ -71,7 +77,7 @@ async def look_up(producer: AIOKafkaProducer, settings: KafkaSettings, topic: st
     count = len(producer.client.cluster.partitions_for_topic(topic) or ())
     if not count:
         count = await _await_topic(producer, settings, topic)
-    return Topic(count, await _limit(producer, topic))
+    return Topic(count, *await _limits(producer, topic))
 
 
 async def _await_topic(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> int:
@@ -107,12 +113,13 @@ async def _state(producer: AIOKafkaProducer, topic: str) -> type[KafkaError]:
     return for_code(next((code for code, name, *_ in answer.topics if name == topic), 0))
 
 
-async def _limit(producer: AIOKafkaProducer, topic: str) -> int | None:
-    """The topic's limit for a batch. Reading it takes the right DescribeConfigs, which often isn't granted."""
+async def _limits(producer: AIOKafkaProducer, topic: str) -> tuple[int | None, float | None]:
+    """`max_bytes` and `lifetime`. Reading them takes the right DescribeConfigs, which often isn't granted."""
     try:
-        return max_bytes(await _request(producer, question([topic], MAX_BYTES)), topic)
+        answer = await _request(producer, question([topic], MAX_BYTES, *ASKED))
+        return max_bytes(answer, topic), lifetime(answer, topic)
     except (CdcOutboxError, ValueError, TypeError):
-        return None  # what isn't told is learnt from the first batch that is refused
+        return None, None  # a batch's limit is learnt from the first one that is refused
 
 
 async def _create(producer: AIOKafkaProducer, settings: KafkaSettings, topic: str) -> None:

@@ -106,6 +106,7 @@ class Passage:
         self._counted = 0
         self._reached = False
         self._said: dict[str, float] = {}
+        self._told_of_age: set[str] = set()
         self.taken = 0
         self.confirmed = 0
         self.left_out: dict[str, int] = {}
@@ -241,6 +242,12 @@ class Passage:
         """Wait until the bus can take rows for a topic; why a row of it is poison, where the settings have it so."""
         return await prepared(publisher, topic, self._settings, self._say)
 
+    def tell_of_age(self, topic: str, expired: str | None) -> None:
+        """Log once for a topic that it won't keep its first row, which is the oldest or nearly so, where that is so."""
+        if expired is not None and topic not in self._told_of_age:
+            _log.warning("noticed", what=expired)
+            self._told_of_age.add(topic)
+
     def leave_out(self, number: int, reason: str) -> None:
         """Count a row that a rule leaves out, once, however often it is met."""
         if number > self._counted:
@@ -340,6 +347,7 @@ class _Carrier:
             raise Unpublishable(
                 str(error), encoded, next=error.next, reason="unknown_topic", lsn=0, seq=number
             )
+        self._passage.tell_of_age(topic, self._publisher.expired(encoded))
 
     def _require(self) -> None:
         """Raise what made the publisher fail, if it has."""

@@ -258,7 +258,8 @@ def test_rows_that_the_relays_role_may_not_read_are_published_by_the_owner(
             assert rights == f"grant usage on schema shop to {relay}; grant select on shop.events to {relay};"
             place.execute("alter table shop.events add column if not exists status text default 'pending'")
         shell.export(CDC_OUTBOX_DSN=as_relay.dsn)
-        assert "published 1" in shell.run(f"{owned} --yes --create-topics").stdout
+        with kafka.without("outbox.event.order"):
+            assert "published 1" in shell.run(f"{owned} --yes --create-topics").stdout
         assert place.slots() == [place.slot]
     finally:
         place.execute(

@@ -69,6 +69,8 @@ SETTINGS: Mapping[str, str] = {
     "num.network.threads": "2",
     "num.io.threads": "2",
     "background.threads": "2",
+    # Rows of tests bear times long past: half a minute after the start, and each five, they would be removed.
+    "log.retention.ms": "-1",
     "log.cleaner.threads": "1",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "controlled.shutdown.enable": "true",
