@@ -64,7 +64,7 @@ _VERDICTS = {
     "--spool",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the books are kept for the time, some 160 bytes an event.  [the system's temporary directory]",
+    help="Where the books are kept for the time, some 170 bytes an event.  [the system's temporary directory]",
 )
 @click.option(
     "--limit",

@@ -200,6 +200,7 @@ class _Audit:
             left_out=wish.every,
             may_lack_rows=wish.foreign_ok,
             keyed=all(plan.layout.partition is None for plan in plans),
+            shared=len(plans) > 1,
         )
 
     def _explain(self, findings: Findings, idle: str | None, nothing: str | None) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from zlib import crc32
 
 from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
@@ -46,8 +47,11 @@ SOURCED: Final = 16
 FOREIGN_MADE: Final = 32
 """The message has no header `id`: another relay has sent it."""
 
-EVENT: Final = Struct(">16sBBIqQQ")
-"""Id; ROW or MESSAGE; flags; number of the topic or partition; µs of creation or ms; text of the id; offset."""
+EVENT: Final = Struct(">16sBBIqQQI")
+"""Id; ROW or MESSAGE; flags; number of the topic or partition; µs of creation or ms; text of the id; offset; key.
+
+The last is a checksum of the message's key, or NO_KEY.
+"""
 
 DELIVERY: Final = Struct(">16s16sIQqQIH")
 """Key; id; number of the partition; offset; ms of the commit or NO_TIME; LSN, place and slot's number, or zeros."""
@@ -57,6 +61,8 @@ BYTES: Final = (EVENT.size, EVENT.size + DELIVERY.size)
 
 NO_TIME: Final = -1
 NO_TOPIC: Final = (1 << 32) - 1
+NO_KEY: Final = 0
+"""There is none, or it is another relay's, who may have chosen another one."""
 
 
 class Message(Protocol):
@@ -215,7 +221,7 @@ class Books:
                 self.unnamed_rows += 1
                 continue
             created_us = created(values, 0)
-            name, topic, own = "", NO_TOPIC, flags
+            name, topic, own, bearer = "", NO_TOPIC, flags, NO_KEY
             try:
                 message = encode(values, 0, 0, created_us)
                 if isinstance(message, str):
@@ -224,13 +230,14 @@ class Books:
                     name = message[0]
                     found = numbers.get(name)
                     topic = self.topic(name) if found is None else found
+                    bearer = _checksum(message[2])
             except PoisonEvent:
                 own |= POISON
             if sent(values):
                 own |= SENT
             id_ = raw if id_read is None else id_read(raw)
             key, where = enter(f"{name}\0".encode() + id_ if scoped else id_)
-            put(key, ROW, own, topic, created_us, where, 0)
+            put(key, ROW, own, topic, created_us, where, 0, bearer)
 
     def enter_messages(self, topic: str, partition: int, messages: Sequence[Message]) -> list[Nameless]:
         """Enter messages of one partition, in the order of their offsets. Answers those without an event's id."""
@@ -260,7 +267,8 @@ class Books:
                     nameless.append(Nameless(place, message.offset, ms))
                     continue
             key, where = enter(prefix + id_)
-            put(key, MESSAGE, flags, place, ms, where, message.offset)
+            bearer = NO_KEY if flags & FOREIGN_MADE else _checksum(message.key)
+            put(key, MESSAGE, flags, place, ms, where, message.offset, bearer)
             if message.key is not None:
                 if commit == NO_TIME:
                     self.unjudged += not flags & SOURCED
@@ -308,3 +316,7 @@ class Books:
             return 0, 0, 0, NO_TIME
         slot = self._slots.setdefault(headers.get("cdc.slot", b""), len(self._slots) + 1)
         return lsn, seq, min(slot, 65535), commit
+
+
+def _checksum(key: bytes | None) -> int:
+    return NO_KEY if key is None else crc32(key) or 1

@@ -2,7 +2,7 @@
 
 Pure but for the books' files. An event is found whatever topic it lies in. Of several messages with its id the first
 that was read is the delivery, the others are copies; those that were sent from the table (`cdc.source`) are expected
-ones.
+ones. Where several rows have one id, their keys tell whose a message is: a copy of one row's stands for no other row.
 
 Order is judged in each partition, key by key. The newest commit so far is remembered: a first delivery whose commit is
 older came too late. What proves that:
@@ -20,7 +20,8 @@ What is undecided is counted and shown, and is no fault.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -61,6 +62,7 @@ class Rules:
     `since` and `until` in µs: messages outside are judged only where their row was read. `unacknowledged`: what a row
     is that isn't acknowledged and isn't found. `sent`: one that the table calls sent is missing too, and `left_out`:
     one that a rule leaves out. `may_lack_rows`: a message without a row is no fault. `keyed`: partitions go by keys.
+    `shared`: events of several tables may have one id, and one of them may have lost its row.
     """
 
     since: int | None = None
@@ -70,6 +72,7 @@ class Rules:
     left_out: bool = False
     may_lack_rows: bool = False
     keyed: bool = True
+    shared: bool = False
 
     def has(self, ms: int) -> bool:
         """Whether a time lies in the window."""
@@ -102,6 +105,28 @@ class _Latest:
     def take(self, event: bytes, offset: int, ms: int, lsn: int, seq: int, slot: int) -> None:
         self.event, self.offset = event, offset
         self.ms, self.lsn, self.seq, self.slot = ms, lsn, seq, slot
+
+
+@dataclass(slots=True)
+class _Messages:
+    """Those with one id: the first, the last, and how many by the checksum of their key. `plain`: from the stream."""
+
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+    plain: Counter[int] = field(default_factory=Counter)
+    sourced: Counter[int] = field(default_factory=Counter)
+
+    def add(self, record: tuple[Any, ...]) -> None:
+        """Count one more."""
+        self.last = record
+        (self.sourced if record[2] & entry.SOURCED else self.plain)[record[7]] += 1
+
+    @classmethod
+    def of(cls, first: tuple[Any, ...]) -> _Messages:
+        """The first alone."""
+        found = cls(first, first)
+        found.add(first)
+        return found
 
 
 class Judge:
@@ -206,30 +231,28 @@ class Judge:
     def _bucket(self, at: int) -> list[Stray]:
         rows: dict[bytes, tuple[Any, ...]] = {}
         first: dict[bytes, tuple[Any, ...]] = {}
-        copies: dict[bytes, list[Any]] = {}
-        same: dict[bytes, int] = {}
+        several: dict[bytes, _Messages] = {}
         owed: dict[bytes, list[tuple[Any, ...]]] = {}
         for record in self._books.events.bucket(at):
             key = record[0]
             if record[1] == entry.ROW:
                 if (one := rows.setdefault(key, record)) is not record:
-                    same[key] = same.get(key, 1) + 1
                     owed.setdefault(key, [one]).append(record)
-            elif first.setdefault(key, record) is not record:
-                counted = copies.get(key)
-                if counted is None:
-                    counted = copies[key] = [0, 0, record]
-                counted[1 if record[2] & entry.SOURCED else 0] += 1
-                counted[2] = record
-        self.findings.same_id += sum(same.values()) - len(same)
+            elif (one := first.setdefault(key, record)) is not record:
+                messages = several.get(key)
+                if messages is None:
+                    messages = several[key] = _Messages.of(one)
+                messages.add(record)
+        self.findings.same_id += sum(len(bearers) - 1 for bearers in owed.values())
         for key in rows.keys() - first.keys():
             self._not_found(rows[key])
         self.findings.delivered += len(rows.keys() & first.keys())
-        for key, (plain, sourced, last) in copies.items():
-            if key in rows or self._rules.has(first[key][4]):
-                self._copied(first[key], plain, sourced, last, same.get(key, 1))
+        for key, messages in several.items():
+            if key in rows or self._rules.has(messages.first[4]):
+                self._copied(messages, owed.get(key) or [rows[key]] if key in rows else [])
         for key, bearers in owed.items():
-            self._too_few(bearers, sum(copies.get(key, (0, 0))[:2]) + (key in first))
+            if key in first:
+                self._too_few(bearers, several.get(key) or _Messages.of(first[key]))
         for suspicion in self._suspicions.bucket(at):
             self._heed(suspicion, rows, first)
         strays = first.keys() - rows.keys()
@@ -242,20 +265,33 @@ class Judge:
         id_ = self._books.id
         return [
             Stray(key, where, place, offset, ms, id_(key, where))
-            for key, _, _, place, ms, where, offset in sorted(found, key=lambda each: (each[3], each[6]))
+            for key, _, _, place, ms, where, offset, _ in sorted(found, key=lambda each: (each[3], each[6]))
         ]
 
-    def _too_few(self, bearers: list[tuple[Any, ...]], messages: int) -> None:
-        """Several rows have one id. Where there are fewer messages, nobody can tell whose is missing."""
-        if not messages:
-            return
+    def _too_few(self, bearers: list[tuple[Any, ...]], messages: _Messages) -> None:
+        """Several rows have one id, and some of them no message.
+
+        Nobody can tell whose is missing among rows with one key, or where a message has a key that no row has, as after
+        an UPDATE.
+        """
         expected = [row for row in bearers if not self._not_for_us(row)]
         expected.sort(key=lambda row: not row[2] & entry.ACKNOWLEDGED)
-        for row in expected[messages:]:
-            if row[2] & entry.ACKNOWLEDGED or self._rules.unacknowledged == "missing":
+        left = messages.plain + messages.sourced
+        without = []
+        for row in expected:
+            if left[row[7]]:
+                left[row[7]] -= 1
+            else:
+                without.append(row)
+        keys = Counter(row[7] for row in expected)
+        anybodys = sum(count for key, count in left.items() if key not in keys)
+        for row in without[anybodys:]:
+            if not row[2] & entry.ACKNOWLEDGED and self._rules.unacknowledged != "missing":
+                self._under_way(row)
+            elif anybodys or row[7] == entry.NO_KEY or keys[row[7]] > 1:
                 self._tell(row, self.findings.unknown, why="same id")
             else:
-                self._under_way(row)
+                self._lost(row)
 
     def _not_for_us(self, row: tuple[Any, ...]) -> bool:
         flags, rules = row[2], self._rules
@@ -300,7 +336,7 @@ class Judge:
             self._tell(row, findings.missing)
 
     def _tell(self, row: tuple[Any, ...], kind: Kind, **more: str) -> None:
-        key, _, _, topic, created_us, where, _ = row
+        key, _, _, topic, created_us, where, *_ = row
         kind.add_row(
             self._limit,
             created_us,
@@ -324,14 +360,11 @@ class Judge:
             self._lost(row)
         self.doubtful.clear()
 
-    def _copied(
-        self, first: tuple[Any, ...], plain: int, sourced: int, last: tuple[Any, ...], rows: int
-    ) -> None:
-        if first[2] & entry.SOURCED:
-            sourced += 1
-        else:
-            plain += 1
-        surplus = max(0, plain - rows)
+    def _copied(self, messages: _Messages, bearers: list[tuple[Any, ...]]) -> None:
+        first, last, rows = messages.first, messages.last, max(1, len(bearers))
+        plain, sourced = messages.plain.total(), messages.sourced.total()
+        surplus, gone = self._surplus(messages, Counter(row[7] for row in bearers), rows)
+        self.findings.without_row += gone
         self.findings.repeats += sourced if plain else max(0, sourced - rows)
         if surplus:
             self.findings.twice.add(
@@ -343,6 +376,21 @@ class Judge:
                     "last": self._spot(last[3], last[6]),
                 },
             )
+
+    def _surplus(self, messages: _Messages, keys: Counter[int], rows: int) -> tuple[int, int]:
+        """How many messages with one id no row explains: copies, and those of other events whose rows are gone.
+
+        `keys`: how many rows have which; `rows`: for how many there may be a message.
+        """
+        plain = messages.plain
+        free = rows - sum(min(count, plain[key]) for key, count in keys.items())
+        others = {key: count for key, count in plain.items() if key not in keys}
+        copies = sum(max(0, plain[key] - count) for key, count in keys.items())
+        copies += max(0, sum(others.values()) - free)
+        gone = 0
+        if self._rules.shared and self._rules.may_lack_rows:
+            gone = max(0, len(others.keys() - {entry.NO_KEY}) - free)
+        return copies - gone, gone
 
     def _spot(self, place: int, offset: int) -> dict[str, Any]:
         topic, partition = self._books.places[place]
@@ -406,7 +454,7 @@ class Judge:
         return late is not None and before is not None and 0 < late[4] <= before[4]
 
     def _late(self, delivery: tuple[Any, ...], before: int, *, decided: bool) -> None:
-        key, _, _, place, _, where, offset = delivery
+        key, _, _, place, _, where, offset, _ = delivery
         kind = self.findings.out_of_order if decided else self.findings.undecided
         kind.add(
             self._limit,

@@ -601,3 +601,33 @@ def test_rows_that_are_marked_as_sent_and_never_found_are_no_proof(audited: Audi
     assert ids(audited.audit("--settled", "--all", code=1), "missing") == [marked]
     audited.put(None, headers=(("message-id", marked),))
     audited.audit("--settled", "--id-from", "header:message-id")
+
+
+def test_ids_that_two_tables_share_are_told_apart_by_their_keys(
+    make_pipeline: Callable[..., Pipeline], database: Database, kafka: Kafka
+) -> None:
+    """Rows of one are gone, as after a cleanup: their messages are no copies of those of the other's rows."""
+    pipeline = make_pipeline(database, kafka)
+    kafka.create_topic(pipeline.topic, 2)
+    audited = Audited(pipeline)
+    named = ("--table", "orders", "--table", "parcels")
+    columns = "(id bigserial primary key, topic text, aggregate_id text, payload text)"
+    pipeline.sql(*(SQL(f"create table {name} {columns}") for name in named[1::2]))
+    done = run_command("init", "--slot", pipeline.slot, *named, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert done.returncode == 0, done.stderr
+    for name in named[1::2]:
+        query = f"insert into {name} (topic, aggregate_id) select '{pipeline.topic}', '{name}-' || n % 7"
+        pipeline.sql(SQL(f"{query} from generate_series(1, 50) n"))
+    pipeline.start("--until-caught-up", *named, state=None).wait()
+    assert audited.audit("--settled", *named)["rows"]["same_id"] == 50
+    pipeline.sql(SQL("delete from orders where id > 10"))
+    report = audited.audit("--settled", "--foreign-ok", *named)
+    assert (report["messages"]["without_row"], report["rows"]["same_id"]) == (40, 10)
+    assert audited.audit("--settled", *named, code=1)["faults"] == {"twice": 40}
+    for name in named[1::2]:
+        query = f"insert into {name} (id, topic, aggregate_id) values (51, '{pipeline.topic}', '{name}-2')"
+        pipeline.sql(SQL(query))
+    for _ in range(2):
+        audited.put("51", key="parcels-2")
+    report = audited.audit("--settled", "--foreign-ok", "--twice-ok", *named, code=1)
+    assert (report["faults"], report["twice"]["count"], ids(report, "missing")) == ({"missing": 1}, 1, ["51"])

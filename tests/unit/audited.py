@@ -86,10 +86,12 @@ def judged(
             return judge.findings
 
 
-def enter_row(books: Books, id_: str, flags: int, created_us: int) -> None:
-    """Enter a row of the default table."""
+def enter_row(books: Books, id_: str, flags: int, created_us: int, key: str | None = None) -> None:
+    """Enter a row of the default table, with this aggregate id if one is given."""
     created = datetime.fromtimestamp(created_us / 1e6, UTC).isoformat(sep=" ")
     cells: dict[str, str] = {**EVENT, "id": id_, "created_at": created}
+    if key is not None:
+        cells["aggregate_id"] = key
     values = [cell.encode() if (cell := cells.get(name)) is not None else None for name in DEFAULT]
     books.enter_rows(READER, [values], flags)
 

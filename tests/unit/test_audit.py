@@ -78,6 +78,56 @@ def test_where_rows_that_share_an_id_have_too_few_messages_it_is_not_clean() -> 
     assert (found.unknown.count, found.under_way.count) == (1, 0)
 
 
+def of_rows(keys: str, messages: str, rules: Rules | None = None, flags: int = ACKNOWLEDGED) -> Findings:
+    """Rows with one id and these keys, and their messages, each by its key; "-" is none."""
+    books = Books(100, None)
+    for key in keys:
+        enter_row(books, A, flags, CREATED_US, key)
+    sent = [message(at, A, key=None if key == "-" else key) for at, key in enumerate(messages)]
+    return judged([], [sent], rules, books=books)
+
+
+def clean(found: Findings) -> bool:
+    return not any(kind.count for kind in (found.missing, found.twice, found.foreign, found.unknown))
+
+
+def test_a_copy_of_one_rows_message_stands_for_no_other_row_with_its_id() -> None:
+    found = of_rows("xy", "xx")
+    assert (ids(found.missing.events), found.twice.count, found.unknown.count) == ([A], 1, 0)
+    found = of_rows("xy", "x", Rules(unacknowledged="under way"), flags=0)
+    assert (found.missing.count, found.under_way.count) == (0, 1)
+    assert clean(of_rows("xy", "yx"))
+    found = of_rows("xxy", "xyy")
+    assert (found.missing.count, found.twice.count) == (0, 1)
+    assert [each["why"] for each in found.unknown.events] == ["same id"]
+
+
+def test_a_message_whose_key_no_row_has_may_be_that_of_any_row_with_its_id() -> None:
+    """The key of its row was updated since, or another relay has chosen another one."""
+    for messages in ("xz", "x-", "zz", "--"):
+        assert clean(of_rows("xy", messages))
+    found = of_rows("xy", "z")
+    assert (found.missing.count, found.unknown.count) == (0, 1)
+    assert of_rows("x", "xz").twice.count == of_rows("x", "-x").twice.count == 1
+
+
+def test_a_message_of_another_tables_row_that_was_removed_is_no_copy_of_what_has_its_id() -> None:
+    removed = Rules(may_lack_rows=True, shared=True)
+    for keys, messages, twice, without in (
+        ("y", "xy", 0, 1),
+        ("y", "xyy", 1, 1),
+        ("y", "xxy", 1, 1),
+        ("y", "-y", 1, 0),
+        ("y", "yy", 1, 0),
+        ("", "xy", 0, 2),
+        ("", "xxy", 1, 2),
+    ):
+        found = of_rows(keys, messages, removed)
+        assert (found.twice.count, found.without_row) == (twice, without), (keys, messages)
+    assert of_rows("y", "xy", Rules(may_lack_rows=True)).twice.count == 1
+    assert of_rows("y", "xy", Rules(shared=True)).twice.count == 1
+
+
 def test_a_message_without_a_row_is_foreign_unless_the_table_has_one_by_now() -> None:
     messages = [[message(0, A), message(1, B), message(2, "other"), message(3, None)]]
     found = judged(SURE[:1], messages, known=[B])
