@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json:
 
 
 def _document(event: Event) -> dict[str, Any]:
-    row, here, poison = event.row, event.in_slot, event.poison
+    row, here, poison, obstacle = event.row, event.in_slot, event.poison, event.obstacle
     topic, _, key, _, _, _ = event.message or (None, None, None, None, 0, None)
     return {
         "table": str(event.table),
@@ -90,6 +90,7 @@ def _document(event: Event) -> dict[str, Any]:
         "poison": None
         if poison is None
         else {"reason": poison.reason, "error": str(poison), "next": poison.next},
+        "obstacle": None if obstacle is None else asdict(obstacle),
         "topic": topic,
         "partition": event.partition,
         "key": None if key is None else key.decode("utf-8", "backslashreplace"),
@@ -120,7 +121,10 @@ def _lines(event_id: str, event: Event) -> list[str]:
         parts["left out"] = f"by the rule {event.left_out}: it needs no delivery"
     if event.poison is not None:
         parts["poison"] = f"{event.poison}"
-        parts["way out"] = event.poison.next
+        if event.poison.next not in event.next:
+            parts["way out"] = event.poison.next
+    if event.obstacle is not None:
+        parts["stuck"] = f"{event.obstacle.reason}: {event.obstacle.error}"
     if event.message is not None:
         topic, _, key, *_ = event.message
         partition = "" if event.partition is None else f", partition {event.partition}"

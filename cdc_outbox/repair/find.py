@@ -2,8 +2,8 @@
 
 The table has the row, or hasn't. What the slots of the table have proven says whether it was delivered; where they
 haven't yet, a relay at work is given a moment, and a slot that nobody reads from is read, without consuming anything,
-until the event comes or all that it has is seen. Where the event goes at Kafka follows from the row; whether it is
-there is looked up when asked for.
+until the event comes or all that it has is seen. Where the event goes at Kafka follows from the row, and so does what
+keeps it from going there; whether it is there is looked up when asked for.
 
 A row doesn't hold its position in the stream. It is known while the row waits in the slot, and not afterwards.
 """
@@ -22,6 +22,7 @@ from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
 from cdc_outbox.postgres import peek, rows_by_id, slot, table_wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
+from cdc_outbox.postgres.catalogue import required
 from cdc_outbox.postgres.connection import connect_control, end_with_us
 from cdc_outbox.postgres.outbox import indexed
 from cdc_outbox.postgres.standing import standing
@@ -29,11 +30,13 @@ from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.repair.books import Reader, ids_placed
 from cdc_outbox.repair.planned import planned
 from cdc_outbox.table.mapping import Mapping
+from cdc_outbox.table.raw import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cdc_outbox.event import Encoded, TableName, Values
+    from cdc_outbox.kafka.placement import Obstacle
     from cdc_outbox.lsn import LSN
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
@@ -84,6 +87,9 @@ class Delivery(enum.Enum):
 _UNTIL_FOUND: Final = (Delivery.UNCONFIRMED, Delivery.LEFT_OUT, Delivery.PASSED, Delivery.UNKNOWN)
 """What holds until the event is found in the topic: then it was delivered."""
 
+_AHEAD: Final = (Delivery.UNCONFIRMED, Delivery.WAITING)
+"""What holds of an event that a relay is yet to send, where nothing keeps it from that."""
+
 
 @dataclass(frozen=True, slots=True)
 class InSlot:
@@ -100,8 +106,8 @@ class Event:
     """What is known of one row.
 
     `row` is None for one that is only in the slot. `message` is what becomes of it, None where `left_out` names the
-    rule, or `poison` the reason. `partition` is None where it isn't known. `offset`: where it is in the topic, None
-    where it wasn't found or not looked for.
+    rule, or `poison` the reason. `obstacle`: what else keeps it from being sent. `partition` is None where it isn't
+    known. `offset`: where it is in the topic, None where it wasn't found or not looked for.
     """
 
     table: TableName
@@ -117,6 +123,7 @@ class Event:
     message: Encoded | None = None
     left_out: str | None = None
     poison: PoisonEvent | None = None
+    obstacle: Obstacle | None = None
     partition: int | None = None
     offset: int | None = None
     searched: str | None = None
@@ -163,7 +170,7 @@ async def find(
         finally:
             await relay.close()
         placement = await placing
-        events = [await _placed(event, placement) for event in events]
+        events = [_stuck(await _placed(event, placement)) for event in events]
     finally:
         placing.cancel()
         await asyncio.gather(placing, return_exceptions=True)
@@ -269,7 +276,7 @@ class _Search:
         return [
             *(self._waiting(plan, proven, row, waiting) for plan, proven, row in rows),
             *(
-                self._in_the_slot(row.plan, row.values, None, here)
+                self._in_the_slot(row, None, here)
                 for table, (here, row) in waiting.items()
                 if table in absent and row is not None
             ),
@@ -283,9 +290,11 @@ class _Search:
         waiting: dict[TableName | None, tuple[InSlot, Row | None]],
     ) -> Event:
         """A row whose slot nobody reads from."""
-        here = waiting.get(plan.table)
-        if here is not None:
-            return self._in_the_slot(plan, row.values, row, here[0])
+        here, streamed = waiting.get(plan.table, (None, None))
+        if here is not None and streamed is not None:
+            event = self._in_the_slot(streamed, row, here)
+            created = plan.created_us(row.values, 0) or None
+            return replace(event, texts=plan.raw(row.values), created_us=created)
         if None in waiting:
             said = f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
             return _event(plan, row.values, row, Delivery.UNKNOWN, said, self._start)
@@ -298,10 +307,12 @@ class _Search:
         remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
         return _event(plan, row.values, row, Delivery.PASSED, said, remedy)
 
-    def _in_the_slot(self, plan: Plan, values: Values, row: Stored | None, here: InSlot) -> Event:
+    def _in_the_slot(self, streamed: Row, row: Stored | None, here: InSlot) -> Event:
+        """What becomes of it is told from what the slot has: an UPDATE of the row since changes nothing about that."""
         why = "and no relay streams from it" if row is not None else "and is not in the table any more"
         said = f"waits in the slot {self._slot}, {why}"
-        return replace(_event(plan, values, row, Delivery.WAITING, said, self._start), in_slot=here)
+        event = _event(streamed.plan, streamed.values, row, Delivery.WAITING, said, self._start)
+        return replace(event, in_slot=here)
 
     @property
     def _start(self) -> str:
@@ -350,7 +361,19 @@ class _Search:
         problems = await standing(self._relay, proven)
         said = "; ".join(problem for problem, _ in problems)
         remedy = "; ".join(dict.fromkeys(step for _, step in problems))
-        return _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
+        event = _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
+        return event if event.poison is not None else await self._streamed(event, row)
+
+    async def _streamed(self, event: Event, row: Stored) -> Event:
+        """With the reason why a relay can't send it though a replay could: it is due later, and a stream can't wait."""
+        settings, now_us = self._settings, time.time_ns() // 1000
+        mapping = Mapping(settings.outbox, self._slot)
+        plan = await required(self._owner, mapping, event.table, settings.postgres.publication)
+        try:
+            plan.encode(row.values, 0, 0, max(now_us, event.created_us or 0))
+        except PoisonEvent as poison:
+            return replace(event, poison=poison, message=None)
+        return event
 
     async def _in_slot(self, wanted: set[TableName]) -> dict[TableName | None, tuple[InSlot, Row | None]]:
         """Where the id comes first in each of the tables; under None how far the search got, if not to the end."""
@@ -403,12 +426,30 @@ async def _placement(settings: KafkaSettings, told: Callable[[str], None]) -> Pl
 
 
 async def _placed(event: Event, placement: Placement) -> Event:
-    """With its partition, where the cluster was reached. Without a key it depends on the place in the stream."""
+    """With its partition, where the cluster was reached, and what keeps it from getting there.
+
+    Without a key the partition depends on the place in the stream.
+    """
     message, here = event.message, event.in_slot
-    if message is None or (message[1] is None and message[2] is None and here is None):
+    if message is None:
         return event
     lsn, seq = (here.lsn, here.seq) if here is not None else (0, 0)
-    return replace(event, partition=await placement.of(message, lsn, seq))
+    partition = await placement.of(message, lsn, seq)
+    known = message[1] is not None or message[2] is not None or here is not None
+    event = replace(event, partition=partition if known else None)
+    if event.delivery not in _AHEAD:
+        return event
+    streamed = [header for header in message[5] if header[0] != SOURCE]
+    return replace(event, obstacle=await placement.obstacle((*message[:5], streamed)))
+
+
+def _stuck(event: Event) -> Event:
+    """With the way out as the next step, where no relay can send the event as things are."""
+    hindrance = event.poison or event.obstacle
+    if hindrance is None or event.delivery not in _AHEAD:
+        return event
+    steps = [hindrance.next, f"then {event.next}"] if event.next else [hindrance.next]
+    return replace(event, said=f"{event.said}; as things are it can't be sent", next="; ".join(steps))
 
 
 async def _sought(settings: KafkaSettings, event: Event, ids_from: Sequence[IdFrom]) -> Event:

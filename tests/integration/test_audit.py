@@ -608,7 +608,7 @@ def test_ids_that_two_tables_share_are_told_apart_by_their_keys(
 ) -> None:
     """Rows of one are gone, as after a cleanup: their messages are no copies of those of the other's rows."""
     pipeline = make_pipeline(database, kafka)
-    kafka.create_topic(pipeline.topic, 2)
+    kafka.create_topic(pipeline.topic, 1)
     audited = Audited(pipeline)
     named = ("--table", "orders", "--table", "parcels")
     columns = "(id bigserial primary key, topic text, aggregate_id text, payload text)"

@@ -278,6 +278,81 @@ def test_what_can_not_be_found_and_what_will_not_be_sent(pipeline: Pipeline) -> 
     assert event["left_out"] == "only"
 
 
+def test_what_keeps_an_event_from_being_sent_is_named_by_what_the_relay_would_be_given(
+    pipeline: Pipeline,
+) -> None:
+    """An UPDATE of the row mends nothing: the stream has it as it was inserted."""
+    poison = insert(pipeline, "k", "update outbox set aggregate_type = 'a b' where aggregate_id = 'k'")
+    (event,) = find(pipeline, poison)
+    assert (event["delivery"], event["poison"], event["obstacle"]) == ("waiting", None, None)
+    assert event["row"]["aggregate_type"] == "a b"
+    assert event["topic"] == pipeline.topic
+    query = "insert into outbox (aggregate_type, aggregate_id, event_type) values (%s, 'k', 'x') returning id::text"
+    stuck = pipeline.value(query, ("a b",))
+    pipeline.sql(SQL("update outbox set aggregate_type = 'x'"))
+    (event,) = find(pipeline, stuck)
+    assert (event["delivery"], event["poison"]["reason"]) == ("waiting", "topic")
+    assert event["evidence"].endswith("; as things are it can't be sent")
+    assert event["next"] == f"{event['poison']['next']}; then cdc-outbox start --slot {pipeline.slot}"
+    shown = run(pipeline, stuck).stdout
+    assert shown.count(event["poison"]["next"]) == 1
+    missing = pipeline.value(query, (f"{pipeline.aggregate_type}-none",))
+    (event,) = find(pipeline, missing)
+    assert event["obstacle"]["reason"] == "unknown_topic"
+    assert f"the cluster has no topic {pipeline.topic}-none" in run(pipeline, missing).stdout
+    assert event["next"].startswith(event["obstacle"]["next"])
+
+
+def test_a_row_that_is_due_later_blocks_a_relay_and_says_so(
+    database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(database, kafka)
+    kafka.create_topic(pipeline.topic, 1)
+    pipeline.sql(
+        SQL(
+            "create table outbox"
+            " (id int primary key, topic text, aggregate_id text, payload text, next_run_at timestamptz)"
+        )
+    )
+    pipeline.init()
+    relay = pipeline.start("--on-poison", "block")
+    pipeline.sql(
+        SQL("insert into outbox values (7, {}, 'k', '', now() + interval '1 hour')").format(pipeline.topic)
+    )
+    relay.wait_state("blocked")
+    (event,) = find(pipeline, "7")
+    assert (event["delivery"], event["poison"]["reason"]) == ("unconfirmed", "scheduled")
+    assert event["next"].startswith("send such rows at once with outbox.scheduled = ")
+
+
+def test_the_event_that_blocks_a_relay_is_told_with_its_way_out(
+    outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(outbox, kafka)
+    kafka.create_topic(pipeline.topic, 1, {"max.message.bytes": "2000"})
+    pipeline.init()
+    relay = pipeline.start("--on-poison", "block")
+    sent = insert(pipeline, "a")
+    query = (
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+        " values (%s, 'c', 'x', to_jsonb(repeat('x', 5000))) returning id::text"
+    )
+    large = pipeline.value(query, (pipeline.aggregate_type,))
+    relay.wait_state("blocked")
+    (event,) = find(pipeline, large)
+    assert (event["delivery"], event["obstacle"]["reason"]) == ("unconfirmed", "too_large")
+    assert event["partition"] == 0
+    assert event["next"].startswith("raise max.request.size under [kafka.client] to ")
+    assert event["next"].endswith(f"; then cdc-outbox health --slot {pipeline.slot}")
+    shown = run(pipeline, large).stdout
+    assert (
+        f"stuck      too_large: it is {event['obstacle']['error'].split()[2]} bytes as a Kafka record"
+        in shown
+    )
+    (event,) = find(pipeline, sent)
+    assert event["obstacle"] is None
+
+
 def test_what_was_left_out_is_not_called_delivered(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
