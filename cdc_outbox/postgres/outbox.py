@@ -106,11 +106,8 @@ async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | No
     if not rows:
         return None
     kind, persistence, traceless = rows[0][:3]
-    if kind not in ("r", "p"):
-        raise SetupError(
-            f"{table} is {_KINDS.get(kind, 'not a table')}: only a table's rows are in the write-ahead log",
-            next="name the table behind it with --table SCHEMA.NAME",
-        )
+    for problem, remedy in no_table(table, kind).items():
+        raise SetupError(problem, next=remedy)
     if persistence == "t":
         raise SetupError(
             f"{table} is a temporary table, and those are not in the write-ahead log",
@@ -124,6 +121,14 @@ async def columns(conn: Connection, table: TableName) -> tuple[Column, ...] | No
     for problem, remedy in without_traces(table, traceless).items():
         raise SetupError(problem, next=remedy)
     return tuple(Column(name, type_of(*under)) for _, _, _, name, *under in rows if name is not None)
+
+
+def no_table(table: TableName, kind: str) -> dict[str, str]:
+    """What is wrong with a relation of this kind (pg_class.relkind), and the next step; empty for a table."""
+    if kind in ("r", "p"):
+        return {}
+    problem = f"{table} is {_KINDS.get(kind, 'not a table')}: only a table's rows are in the write-ahead log"
+    return {problem: "name the table behind it with --table SCHEMA.NAME"}
 
 
 def without_traces(table: TableName, found: Sequence[Sequence[str]]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from cdc_outbox.errors import PublicationWrong, SetupError
 from cdc_outbox.event import TableName, quote
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import Connection, execute
-from cdc_outbox.postgres.outbox import TRACELESS, without_traces
+from cdc_outbox.postgres.outbox import TRACELESS, no_table, without_traces
 from cdc_outbox.postgres.publication_identity import Identity, Member, Row
 from cdc_outbox.postgres.remedy import accept_gap
 
@@ -96,12 +96,17 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
  order by wanted.place
 """.replace("{traceless}", TRACELESS)
 
+# A partition's rows bear the name of its root, whether the publication names the partition as well or not.
 _BESIDES: Final[LiteralString] = """
 select n.nspname::text, c.relname::text
   from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
   join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
  where p.pubname = %(publication)s
    and (n.nspname, c.relname) not in (select * from unnest(%(schemas)s::text[], %(names)s::text[]))
+   and not (p.pubviaroot and exists (
+       select from pg_partition_ancestors(c.oid) as a (relid) join pg_class k on k.oid = a.relid
+         join pg_namespace m on m.oid = k.relnamespace
+        where (m.nspname, k.relname) in (select * from unnest(%(schemas)s::text[], %(names)s::text[]))))
  order by 1, 2 limit 6
 """
 
@@ -304,15 +309,14 @@ def _problems(
         return {
             f"table {table} does not exist": f"create it, or name the outbox table with --table (now: {table})"
         }
-    if kind not in ("r", "p"):
-        return {f"{table} is not a table": f"name the outbox table with --table (now: {table})"}
-    if not exists:
-        return {absent(publication): missing(publication, tables)}
-    problems = {}
+    if problems := no_table(table, kind):
+        return problems
     if unlogged:
         problems[f"table {table} is unlogged or temporary, and such tables are not replicated"] = (
             f"alter table {table} set logged;"
         )
+    if not exists:
+        return problems or {absent(publication): missing(publication, tables)}
     if not inserts:
         problems[f"publication {name} does not publish inserts"] = (
             f"alter publication {name} set (publish = 'insert');"
@@ -333,7 +337,7 @@ def _problems(
         )
     elif partition and (member or everything):
         problems[f"publication {name} publishes {table} under the name of its partition root"] = (
-            f"name the partition root with --table (now: {table})"
+            f"name the partition root with --table instead (now: {table})"
         )
     else:
         problems[f"publication {name} lacks table {table}"] = f"alter publication {name} add table {table};"

@@ -266,14 +266,14 @@ def bracketed(condition: sql.Composable) -> sql.Composed:
 async def condition(conn: Connection, table: TableName, text: str, *, flag: str) -> sql.Composable:
     """A condition that a person wrote, once the server has found it to be one on the columns of `table`.
 
-    It may name what is in `public`, and so may all statements of the session from now on. It is parsed and not run.
-    Between WHEN and THEN it can't close a bracket that it hasn't opened, so that it stays one condition between
-    brackets too. Raises UsageError where it isn't SQL, SetupError where it names what isn't there; both with the
-    server's words and `flag`.
+    It may name what is in `public`, and so may all statements of the session from now on. It is parsed and not run,
+    behind WHERE, where it will stand. Between WHEN and THEN it can't close a bracket that it hasn't opened, so that it
+    stays one condition between brackets too. Raises UsageError where it isn't SQL, SetupError where it names what isn't
+    there; both with the server's words and `flag`.
     """
     own: sql.Composable = sql.SQL(text)
-    query = sql.SQL("select case when\n{}\nthen true end from {}").format(
-        own, sql.Identifier(table.schema, table.name)
+    query = sql.SQL("select from {} where case when\n{}\nthen true end").format(
+        sql.Identifier(table.schema, table.name), own
     )
     pgconn, encoding = conn.pgconn, conn.info.encoding
     await execute(conn, PUBLIC)
@@ -282,15 +282,19 @@ async def condition(conn: Connection, table: TableName, text: str, *, flag: str)
         if b"\0" in text_of:
             raise UsageError(f"{flag} holds a zero byte", next=f"write a condition in SQL with {flag}")
         result = await _result(conn, lambda: pgconn.send_prepare(b"", text_of))
+        if result.status == ExecStatus.COMMAND_OK:
+            result = await _result(conn, lambda: pgconn.send_describe_prepared(b""))
     except UnicodeEncodeError:
         raise UsageError(
             f"{flag} holds characters that the server's encoding lacks", next=f"write {flag} without them"
         ) from None
+    remedy = f"mend {flag}: a condition on the columns of {table}, as after WHERE: {flag} \"created_at > now() - '1d'\""
     if result.status == ExecStatus.COMMAND_OK:
+        if result.nparams:
+            raise UsageError(f"{flag} holds a parameter, such as $1, and nothing fills it in", next=remedy)
         return own
     failure = sqlstate.from_result(result, stage="control", encoding=encoding)
-    words = _of_the_condition(_words(str(failure)), text, table)
-    remedy = f"mend {flag}: a condition on the columns of {table}, as after WHERE: {flag} \"created_at > now() - '1d'\""
+    words = _of_the_condition(_words(str(failure)), text)
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
     if state == "42601":
         raise UsageError(f"{flag} is not a condition in SQL: {words}", next=remedy)
@@ -314,9 +318,9 @@ def _has_node(plan: dict[str, Any], kind: str) -> bool:
     return plan["Node Type"] == kind or any(_has_node(each, kind) for each in plan.get("Plans", ()))
 
 
-def _of_the_condition(words: str, text: str, table: TableName) -> str:
+def _of_the_condition(words: str, text: str) -> str:
     """The server's words without the SQL of ours that it quotes from behind a person's condition."""
-    words = words.replace(f' then true end from "{table.schema}"."{table.name}"', "")
+    words = words.replace(' then true end"', '"')
     if 'at or near "then"' in words and "then" not in text.lower():
         return words.replace('at or near "then"', "at its end")
     return words

@@ -31,7 +31,7 @@ from cdc_outbox import log, memory
 from cdc_outbox.errors import SetupError
 from cdc_outbox.instant import iso_us, since_epoch
 from cdc_outbox.kafka.reading import Place, Reading, Span, reading
-from cdc_outbox.postgres import chosen, server, slot, table_rows, table_wanted, witness
+from cdc_outbox.postgres import chosen, server, slip, slot, table_rows, table_wanted, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.audited import AuditedRows
 from cdc_outbox.postgres.chosen import NAMES_TIME, Chosen, Window
@@ -228,7 +228,9 @@ class _Audit:
             proofs = [await acknowledged(relay, self._owner, name, plan.table) for plan in plans]
             there, pending = await slot.inspect_both(relay, name)
             if there is None and pending is not None and not self._wish.settled:
-                slot.require(there, name, pending=pending)
+                await slip.require_slot(
+                    relay, there, settings.postgres, settings.outbox.tables, pending=pending
+                )
             verdict = witness.judge(
                 name, await witness.read(relay, name), there, await server.identity(relay)
             )

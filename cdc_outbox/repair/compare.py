@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
 from cdc_outbox.errors import SetupError
-from cdc_outbox.postgres import catalogue, lookup, peek
+from cdc_outbox.postgres import catalogue, lookup, outbox, peek
 from cdc_outbox.postgres.connection import reach_operators
 from cdc_outbox.postgres.table_locked import TableLocked
 from cdc_outbox.postgres.unseen import Unseen
@@ -99,6 +99,7 @@ async def _tables(
     books: dict[TableName, Book] = {}
     lookups: dict[TableName, Lookup] = {}
     for table in settings.outbox.tables:
+        await outbox.columns(conn, table)
         plan = await catalogue.required(conn, mapping, table, settings.postgres.publication)
         keeping = plan.bookkeeping
         if keeping.sent is None and not (keeping.deleted or deleted):

@@ -409,6 +409,8 @@ def test_a_condition_that_is_none(place: Backfilled) -> None:
         ("topic = 'open", 2, 'unterminated quoted string at or near "\'open"'),
         ("true); drop table outbox; --", 2, "is not a condition in SQL"),
         ("true) or (true", 2, "is not a condition in SQL"),
+        ("id = $1", 2, "holds a parameter, such as $1"),
+        ("count(*) > 1", 78, "aggregate functions are not allowed in WHERE"),
         ("nothing = 1", 78, 'column "nothing" does not exist'),
         ("id", 78, "must be type boolean"),
         ("nextval('outbox_id_seq') > 0", 78, "(VOLATILE)"),

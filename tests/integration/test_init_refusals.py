@@ -46,7 +46,14 @@ def test_what_leaves_no_rows_in_the_log_is_refused(place: Set, statement: Litera
     place.execute(statement)
     error, _ = place.refused("--create-table")
     assert words in error
-    for command, flags in (("find", ("1",)), ("cleanup", ("--older-than", "7d"))):
+    for command, *flags in (
+        ("find", "1"),
+        ("cleanup", "--older-than", "7d"),
+        ("backfill", "--yes"),
+        ("replay", "--yes", "--id", "1"),
+        ("peek",),
+        ("peek", "--follow", "--compare", "1s"),
+    ):
         error, _ = place.refused(*flags, command=command)
         assert words in error
     assert place.slots() == []

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from tests.integration.conftest import Database
-from tests.integration.passage import Passage, payloads
+from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka
+from tests.servers.relay import run_command
 from tests.servers.wait import eventually
 
 BY_LEAF = "alter publication outbox_pub set (publish_via_partition_root = false)"
@@ -90,3 +91,21 @@ def test_a_partition_that_is_locked_keeps_no_start_waiting(passage: Passage, dat
         keeper.execute("lock table earliest in access exclusive mode")
         passage.run("--topic", f"{passage.topics}events")
     assert payloads(passage.read(f"{passage.topics}events")) == ["0"]
+
+
+@pytest.mark.usefixtures("postgres_version")
+def test_a_partition_that_the_publication_names_too_is_no_other_table(passage: Passage) -> None:
+    """Its rows bear the root's name all the same, and none of them is passed over."""
+    passage.sql("alter publication outbox_pub add table late")
+    passage.sql("alter publication outbox_pub add table earliest")
+    flags = ("--topic", f"{passage.topics}events")
+    for slot in (passage.slot, f"{passage.slot}_2"):
+        done = run_command("init", "--slot", slot, env=passage.environment)
+        assert done.returncode == 0, done.stderr
+    for number, day in enumerate((1, 11)):
+        passage.sql(insert(str(number), day))
+    passage.run(*flags)
+    assert payloads(passage.read(f"{passage.topics}events")) == ["0", "1"]
+    passage.sql(BY_LEAF)
+    _, remedy = last_words(passage.run(*flags, code=78))
+    assert "publish_via_partition_root = true" in remedy

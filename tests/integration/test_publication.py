@@ -132,7 +132,19 @@ def test_a_missing_table(publications: Publications) -> None:
     assert state.problem == 'table public."Other" does not exist'
     assert state.identity is None
     publications.sql("create view seen as select 1 as id")
-    assert publications.look(TableName("public", "seen")).problem == "public.seen is not a table"
+    state = publications.look(TableName("public", "seen"))
+    assert state.problem == "public.seen is a view: only a table's rows are in the write-ahead log"
+    assert state.next == "name the table behind it with --table SCHEMA.NAME"
+
+
+def test_an_unlogged_table_is_named_before_a_publication_that_could_not_have_it(
+    publications: Publications,
+) -> None:
+    publications.sql("create unlogged table fleeting (id int)")
+    state = publications.look(TableName("public", "fleeting"), name="nowhere")
+    assert state.problem is not None
+    assert state.problem.startswith("table public.fleeting is unlogged or temporary")
+    assert state.next == "alter table public.fleeting set logged;"
 
 
 def test_odd_names_come_quoted_in_remedies(publications: Publications) -> None:
