@@ -17,6 +17,7 @@ from psycopg import sql
 from cdc_outbox.errors import SetupError, UsageError
 from cdc_outbox.event import quote
 from cdc_outbox.postgres.connection import Connection, execute
+from cdc_outbox.postgres.remedy import again
 from cdc_outbox.table.values import INTEGERS
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ async def written_order(conn: Connection, plan: Plan, order_by: str | None) -> t
     raise SetupError(
         f"nothing says in which order the rows of {table} were written: it has neither a column that a sequence fills "
         "nor a time of creation",
-        next=f"name the columns to order by: cdc-outbox backfill --order-by {quote(identity.name)}",
+        next=f"name the columns to order by: {again(('--order-by', quote(identity.name)))}",
     )
 
 

@@ -205,6 +205,13 @@ def test_bad_input_is_told_and_nothing_is_sent(stage: Stage) -> None:
     stage.deliver()
     error, remedy = stage.refused("--yes", code=2)
     assert "nothing says which rows" in error
+    two = ("--yes", "--id", ids[1], "--id", ids[0])
+    stage.pipeline.sql(SQL("alter table outbox rename created_at to made"))
+    error, remedy = stage.refused(*two, code=78)
+    assert "nothing says in which order the rows of public.outbox were written" in error
+    assert remedy.startswith("next: name the columns to order by: cdc-outbox replay --slot ")
+    assert all(word in remedy for word in (*two, "--order-by id"))
+    stage.pipeline.sql(SQL("alter table outbox rename made to created_at"))
     error, remedy = stage.refused("--aggregate", "a", code=2)
     assert "no terminal" in error
     assert "--dry-run" in remedy
