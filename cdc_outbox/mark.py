@@ -28,7 +28,7 @@ from cdc_outbox import clock, log
 from cdc_outbox.errors import CdcOutboxError, Unmarked
 from cdc_outbox.mark_keys import Noted, joined, noting
 from cdc_outbox.postgres.guard import ProvenSnapshot
-from cdc_outbox.postgres.marking import BATCH
+from cdc_outbox.postgres.marking import BATCH, concerns_rows
 from cdc_outbox.tally import reason
 
 if TYPE_CHECKING:
@@ -63,12 +63,19 @@ REFUSED_TOLD: Final = 60.0
 FRESH: Final = 5.0
 """Seconds after its confirmation in which a key is taken for that of the row that was delivered."""
 
+ROW_REFUSED: Final = "row_refused"
+
+
+def failure(error: BaseException) -> str:
+    """How an attempt that failed is counted: by the error's class, but for a row that can't be marked."""
+    return ROW_REFUSED if concerns_rows(error) else reason(error)
+
 
 class Marks:
     """What is to be marked and what was, for the life of the process; sessions come and go.
 
     `marked`, `dropped`: rows since the process began; `refused`: those of the dropped ones that can't be marked.
-    `failures`: attempts that failed, by the error's class.
+    `failures`: attempts that failed, as `failure` has them.
     `failing`: why they fail just now. `waiting`: rows whose keys are held. `awake` is set when there may be something
     to do.
     """
@@ -181,7 +188,7 @@ class Marks:
 
     def fail(self, error: Exception) -> None:
         """Something failed, and is tried again. Told once, until it is `well`."""
-        self.failures[reason(error)] += 1
+        self.failures[failure(error)] += 1
         if self.failing is None:
             step = error.next if isinstance(error, CdcOutboxError) else "please report it"
             _log.warning("rows can't be marked as sent", error=str(error), next=step)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import log
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import SetupError
+from cdc_outbox.mark import failure
 from cdc_outbox.postgres import marking
 from cdc_outbox.postgres.marking import PLACES, WIDTH, Delivered, Marking, tid
 from cdc_outbox.table.doubt import remedy
-from cdc_outbox.tally import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ class Marker:
                 self._refused += 1
                 if self._refused > REFUSED_IN_A_ROW:
                     raise
-                marks.failures[reason(error)] += 1
+                marks.failures[failure(error)] += 1
                 await asyncio.sleep(REFUSED_PAUSE)
                 continue
             marks.settle(chunk, outcome)
@@ -208,7 +208,7 @@ class Marker:
         except Exception as error:
             if not marking.concerns_rows(error):
                 raise
-            marks.failures[reason(error)] += 1
+            marks.failures[failure(error)] += 1
             if search.narrow() and width == 1:
                 marks.give_up(table, error, ctid=tid(at))
             return REFUSED_PAUSE

@@ -198,7 +198,7 @@ def test_a_row_that_can_not_be_marked_is_given_up_and_told(caplog: pytest.LogCap
     played = Table("1")
     marks = play(played, b"1")
     assert (played.marked, marks.dropped, marks.refused, marks.waiting) == ([], 1, 1, 0)
-    assert marks.failures == {"postgres_unavailable": mark.REFUSED_TRIES}
+    assert marks.failures == {mark.ROW_REFUSED: mark.REFUSED_TRIES}
     [told] = warnings_of(caplog)
     assert (told.message, vars(told)["fields"]["key"]) == (REFUSED, "{1}")
 
