@@ -24,6 +24,7 @@ SILENCE: Final = 15.0
 """Seconds without a byte after such a request: the connection is dead."""
 
 TICK: Final = 0.1
+"""Seconds between looks at the clock; less where the server's patience is so short that these would add up to it."""
 
 
 async def beat(stream: ReplicationStream, intake: Intake) -> None:
@@ -32,6 +33,7 @@ async def beat(stream: ReplicationStream, intake: Intake) -> None:
     Raises PostgresUnavailable when the connection is dead, PostgresShutdown when the server asks in a storm.
     """
     every = min(ASK_EVERY, stream.sender_timeout / 3) if stream.sender_timeout else ASK_EVERY
+    tick = min(TICK, every / 8)
     asked = sent = -ASK_EVERY
     while True:
         now = time.monotonic()
@@ -53,4 +55,4 @@ async def beat(stream: ReplicationStream, intake: Intake) -> None:
                 f"nothing came from PostgreSQL for {SILENCE:.0f} s after a question",
                 next="nothing to do: the relay reconnects by itself; check the network if it happens again",
             )
-        await asyncio.sleep(TICK)
+        await asyncio.sleep(tick)

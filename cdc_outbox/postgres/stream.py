@@ -47,9 +47,10 @@ _WIDE: Final = "select pg_catalog.repeat(' ', 200000)"
 """An answer for which libpq widens its buffer to 256 KiB: more than a Unix socket holds, or a TLS record."""
 
 _STORM: Final = 3
-"""Keepalives that ask for a reply within a second: more than any server sends that isn't shutting down.
+"""Keepalives that ask for a reply within a second, beside those that the server's patience with us explains: more than
+any server sends that isn't shutting down.
 
-One that does asks again as soon as it is answered. Else it asks twice within its patience with us, if we say nothing.
+One that does asks again as soon as it is answered. Else it asks when it has heard nothing for half of its patience.
 """
 
 _STUCK: Final = 0.005
@@ -189,7 +190,8 @@ class ReplicationStream:
         if now - self._storm_since > 1.0:
             self._storm_since, self._storm_count = now, 0
         self._storm_count += 1
-        return self._storm_count > _STORM
+        explained = 2 / self.sender_timeout if self.sender_timeout else 0.0
+        return self._storm_count > _STORM + explained
 
     def ended(self) -> CdcOutboxError:
         """The error that says why the copy ended (after `frame` answered -1)."""

@@ -72,6 +72,15 @@ def test_it_speaks_three_times_within_the_servers_patience(
     assert len(sent) <= 30 / every + 6
 
 
+@pytest.mark.parametrize("timeout", [0.1, 0.2, 0.25, 0.35, 0.4, 0.7, 1.0, 2.0])
+def test_a_server_of_little_patience_has_no_reason_to_ask(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks when it has heard nothing for half of it."""
+    sent = [at for at, _ in Beating(monkeypatch, sender_timeout=timeout).run(20)]
+    assert max(later - earlier for earlier, later in itertools.pairwise(sent)) < 0.45 * timeout
+
+
 def test_it_answers_who_asks_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     beating = Beating(monkeypatch)
     quiet = len(Beating(monkeypatch).run(9))

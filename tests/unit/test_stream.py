@@ -201,6 +201,21 @@ def test_answers_are_spaced() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("patience", [0.1, 0.2, 0.4, 1.0])
+def test_a_server_of_little_patience_that_asks_whenever_it_has_heard_nothing_does_not_shut_down(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    async def test(over: Over) -> None:
+        now = 1000.0
+        monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
+        over.stream.sender_timeout = patience
+        for _ in range(500):
+            now += patience / 2
+            assert not over.stream.asked()
+
+    run(test)
+
+
 def test_a_server_that_asks_as_often_as_it_is_answered_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose patience is short asks as well, twice within it."""
 
