@@ -55,6 +55,11 @@ class Ledger:
         return self._begun >= self._complete
 
     @property
+    def begun(self) -> LSN:
+        """Where the commit record of the last transaction that was begun lies; 0 before the first."""
+        return LSN(max(self._begun, 0))
+
+    @property
     def unsettled(self) -> int:
         """The number of pins from the oldest on that isn't settled."""
         return len(self._pins)

@@ -34,7 +34,7 @@ from cdc_outbox.errors import (
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
-from cdc_outbox.lsn import LSN
+from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.zoneless import tell_of_due
@@ -99,8 +99,8 @@ class Relay:
         """Whether the session has streamed."""
         self._suspect: tuple[int, int] | None = None
         """What `Flow.suspect` was at the end of the session before."""
-        self._unsettled = 0
-        """Batches of the session before that Kafka may have or not."""
+        self._doubtful = ZERO
+        """Final LSN up to which Kafka may have rows or not, as a session broke; ZERO where all is known."""
         self._met: Server | None = None
         """The server of the last stream; None before the first."""
         self._was_taken = False
@@ -158,6 +158,11 @@ class Relay:
                 await self._until_stopped(asyncio.sleep(backoff.seconds()))
         if self._owes:
             await self._confirm_delivered()
+        elif self._stop.is_set() and self._doubtful and self.status.state is State.CONNECTING:
+            raise DrainExceeded(
+                f"Kafka didn't say before the stream broke whether it has all rows up to {self._doubtful}",
+                next="nothing is lost: what wasn't confirmed is sent again by the next start",
+            )
         self.status.change(State.STOPPED)
         if self._marks is not None and self._caught_up.is_set() and not self._stop.is_set():
             self._marks.require(self._settings.postgres.slot)
@@ -306,7 +311,10 @@ class Relay:
 
     async def _end_of_stream(self, stream: ReplicationStream, ledger: Ledger) -> None:
         await stream.close()
-        self._unsettled = ledger.unsettled
+        if ledger.unsettled:
+            self._doubtful = max(self._doubtful, ledger.begun)
+        elif ledger.confirmable > self._doubtful:
+            self._doubtful = ZERO
         if stream.taken:
             self._memory.taken = max(self._memory.taken, stream.confirmed)
 
@@ -319,6 +327,7 @@ class Relay:
                 f"walsender {holder.pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
+        self._doubtful = ZERO  # the other relay sends it again
         self.status.change(State.STANDBY, f"walsender {holder.pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked
@@ -348,6 +357,7 @@ class Relay:
             before.system_identifier != now.system_identifier or before.timeline != now.timeline
         )
         if elsewhere or admission.was_set_back(self._deliveries.until):
+            self._doubtful = ZERO
             self._deliveries.forget()
             self.status.forget()
             if self._marks is not None:
@@ -425,7 +435,7 @@ class Relay:
     def _is_even(self) -> bool:
         """Whether an outage costs nothing: PostgreSQL has taken all that the last session may have sent to Kafka."""
         outage, taken = self.status.state is State.CONNECTING, self._memory.taken
-        return outage and not self._unsettled and not self._deliveries.beyond(taken)
+        return outage and not self._doubtful and not self._deliveries.beyond(taken)
 
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
@@ -435,7 +445,7 @@ class Relay:
         self._fail_fast = True
         limit = self._settings.limits.drain
         # A transaction of which something has arrived is read on to its commit, which ends behind its final LSN.
-        until = max(self.status.confirmable, LSN(self._deliveries.until + 1))
+        until = max(self.status.confirmable, LSN(max(self._deliveries.until, self._doubtful) + 1))
         asked = self._stop_asked if self._stop.is_set() else time.monotonic()
         left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)

@@ -6,6 +6,7 @@ sends nothing twice. Where Kafka hangs, the drain limit bounds the wait (exit 1)
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -123,6 +124,38 @@ def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
     proxy.resume()
     assert relay.wait() == 0, relay.text()
     assert_nothing_twice(pipeline, writer)
+
+
+def test_a_stop_between_two_sessions_is_not_clean_where_kafka_may_have_more(
+    outbox: Database,
+    own_kafka: KafkaBroker,
+    make_proxy: Callable[[str, int], Proxy],
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    """All that it confirmed is confirmed to PostgreSQL, and it has more in its socket, which it takes later."""
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    way = make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
+    pipeline = make_pipeline(outbox, own_kafka, way=way).prepare().init()
+    relay = pipeline.start()
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(10))
+    pipeline.wait_confirmed()
+    pipeline.wait_round()
+    pipeline.wait_round()  # which has seen it
+    own_kafka.pause()
+    writer.write(1)
+    eventually(lambda: json.loads(relay.get("/status")[1])["inflight"]["events"], PATIENCE, relay.text)
+    proxy.refuse_new()
+    proxy.cut()
+    relay.wait_state("connecting")
+    code, _ = relay.terminate()
+    own_kafka.resume()
+    proxy.resume()
+    assert code == 1, relay.text()
+    assert "Kafka didn't say before the stream broke" in relay.records[-1]["error"]
+    pipeline.start()
+    print(pipeline.books(writer, consumer))
 
 
 def test_a_stop_owes_nothing_where_all_was_confirmed_before_postgres_went(

@@ -17,6 +17,7 @@ import pytest
 from cdc_outbox import relay as module
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.errors import (
+    CdcOutboxError,
     ConfigError,
     DecodingFailed,
     DrainExceeded,
@@ -143,6 +144,7 @@ def test_a_server_that_goes_while_a_stop_comes_is_its_failure_only_where_rows_wo
 
     async def flow() -> None:
         if left == "rows under way":
+            stage.ledger.begin(0x100)
             stage.ledger.pin()
         stage.relay.stop()
         raise gone
@@ -154,6 +156,36 @@ def test_a_server_that_goes_while_a_stop_comes_is_its_failure_only_where_rows_wo
     with pytest.raises(PostgresUnavailable) as raised:
         run(stage.relay)
     assert raised.value is gone
+
+
+@pytest.mark.parametrize("later", ["nothing", "less", "all of it"])
+def test_a_stop_between_two_sessions_is_clean_only_where_the_bus_has_told_what_it_has(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """`later`: what another session has settled since."""
+    sessions = 0
+
+    async def flow() -> None:
+        nonlocal sessions
+        sessions += 1
+        if sessions == 1:
+            stage.ledger.begin(0x100)
+            stage.ledger.pin()
+        else:
+            stage.ledger.idle(0x80 if later == "less" else 0x108)
+        raise PostgresUnavailable("gone", next="wait")
+
+    def say(_error: CdcOutboxError) -> None:
+        if sessions == (1 if later == "nothing" else 2):
+            stage.relay.stop()
+
+    monkeypatch.setattr(stage.relay._setbacks, "say", say)
+    stage.flow = flow
+    if later == "all of it":
+        run(stage.relay)
+        return
+    with pytest.raises(DrainExceeded, match="Kafka didn't say"):
+        run(stage.relay)
 
 
 def test_an_end_that_confirms_what_was_delivered_reads_on_to_the_commit_of_what_has_arrived(
