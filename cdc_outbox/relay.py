@@ -327,7 +327,7 @@ class Relay:
                 f"walsender {holder.pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
-        self._doubtful = ZERO  # the other relay sends it again
+        self._memory.row, self._doubtful = None, ZERO  # both are the other relay's matter
         self.status.change(State.STANDBY, f"walsender {holder.pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked

@@ -74,6 +74,8 @@ class Memory:
     """Whether a person told this process to go on past what it would refuse."""
     left_behind: set[TableName] = field(default_factory=set)
     """Tables of the publication that nobody delivers, as a person told this process to have it."""
+    row: Witness | None = None
+    """The witness row as this process knows it, as long as nobody else streams: what it says outlives the row."""
 
 
 class Admission:
@@ -148,6 +150,8 @@ class Admission:
             lambda conn: publication.look(conn, self._settings.publication, self._tables)
         )
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
+        if self.witness is Absent.ROW and found is not None and self._holder is None:
+            await self._remember_row()
         self._writes = self._holder is None and (begins or accept_gap or not self._new_tables())
         if found is not None or pending is not None or isinstance(self.witness, Absent):
             try:
@@ -176,7 +180,15 @@ class Admission:
             await self._require_all_named(accepted=accept_gap)
         await self.control.run(lambda conn: synchronous.require_not(conn, self.application_name))
         await self._renew_witness(accepted=accept_gap)
+        self._memory.row = self.row
         await self._tell_of_tables()
+
+    async def _remember_row(self) -> None:
+        """Write the row again that somebody has deleted since we knew it, so that it says what became of the slot."""
+        row = self._memory.row
+        if row is not None and row.system_identifier == self.server.system_identifier:
+            await self.control.run(lambda conn: witness.write(conn, row))
+            self.witness = row
 
     async def _for_this_role(self, missing: SlotMissing, *, slip: bool) -> SlotMissing:
         """The same with what else is missing, and the step as our role can do it; `slip`: the name may be one."""
@@ -428,7 +440,7 @@ class Admission:
         if self.row is not None:
             row = replace(self.row, position=position, snapshot=snapshot)
             await self.control.run(lambda conn: witness.advance(conn, row))
-            self.witness = row
+            self.witness = self._memory.row = row
         self._memory.proven = position
 
     async def note(self) -> None:
@@ -437,7 +449,7 @@ class Admission:
             row = replace(self.row, publication=str(self.watch.known), incidents=self.watch.unwritten)
             await self.control.run(lambda conn: whole.forget(conn, self._settings.slot))
             await self.control.run(lambda conn: witness.note(conn, row))
-            self.witness = replace(row, incidents=self.watch.incidents)
+            self.witness = self._memory.row = replace(row, incidents=self.watch.incidents)
             self.watch.unwritten = ()
 
     async def end_of_wal(self) -> LSN:

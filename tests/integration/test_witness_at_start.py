@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.sql import SQL
 
 from cdc_outbox.lsn import LSN
 from tests.integration.conftest import Database
@@ -152,6 +153,37 @@ def test_F25_the_slot_was_moved_after_the_last_look_at_it(  # noqa: N802 - the f
     last, (error, _) = relay.records[-1], refused(pipeline)
     assert "those between may be missing" in last["error"]
     assert pipeline.witness()["position"] in error
+    pipeline.start("--accept-gap")
+    consumer.wait_ids(writer.write(10))
+    all_but(lost, writer, consumer)
+
+
+@pytest.mark.parametrize("moved", [advance, make_again])
+def test_F25_the_slot_was_moved_and_its_row_deleted_while_the_relay_reconnected(  # noqa: N802 - as above
+    moved: Callable[[Pipeline], None],
+    pipeline: Pipeline,
+    outbox: Database,
+    make_proxy: Callable[[str, int], Proxy],
+) -> None:
+    """The relay still knows what the row said, and writes it again for who starts the next."""
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(20))
+    pipeline.wait_confirmed()
+    proxy.refuse_new()
+    proxy.cut()
+    relay.wait_state("connecting")
+    pipeline.sql(SQL("delete from cdc_outbox_witness"))
+    lost = writer.write(10)
+    eventually(lambda: pipeline.walsender() is None, PATIENCE, "the slot free")
+    moved(pipeline)
+    proxy.resume()
+    assert relay.wait() == 78, relay.text()
+    last, (error, _) = relay.records[-1], refused(pipeline)
+    assert "those between may be missing" in last["error"]
+    assert error == last["error"]
     pipeline.start("--accept-gap")
     consumer.wait_ids(writer.write(10))
     all_but(lost, writer, consumer)
