@@ -40,6 +40,7 @@ class Bus:
         """Topics that were asked for."""
         self.most_inflight = 0
         self.away = False
+        self.expired: str | None = None
 
 
 class Scripted(MemoryPublisher):
@@ -60,6 +61,9 @@ class Scripted(MemoryPublisher):
     async def prepare(self, topic: str) -> None:
         self.bus.prepared.append(topic)
         await super().prepare(topic)
+
+    def expired(self, _encoded: Encoded) -> str | None:
+        return self.bus.expired
 
     def publish(self, encoded: Encoded, lsn: int, seq: int) -> None:
         if (lsn, seq) <= self._deliveries.place(encoded[0], 0, 1):
@@ -220,3 +224,21 @@ def test_a_topic_that_a_row_names_is_waited_for(bus: Bus) -> None:
 
     run(work())
     assert values(bus) == [1, 2]
+
+
+def test_that_a_topic_will_not_keep_its_rows_is_said_once(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    bus.topics, bus.expired = set(), "gone within minutes"
+    bus.failures[2] = StartOver("a broker was slow")
+
+    async def work() -> None:
+        made = asyncio.create_task(Passage(loaded(), []).run(portions(chunk(range(1, 3)))))
+        while not bus.prepared:
+            await asyncio.sleep(0)
+        assert bus.topics is not None
+        bus.topics.add("t")
+        await made
+
+    run(work())
+    assert values(bus) == [1, 2]
+    assert bus.sessions == 3
+    assert caplog.messages.count("noticed") == 1
