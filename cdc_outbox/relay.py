@@ -445,7 +445,7 @@ class Relay:
         self._fail_fast = True
         limit = self._settings.limits.drain
         # A transaction of which something has arrived is read on to its commit, which ends behind its final LSN.
-        until = max(self.status.confirmable, LSN(max(self._deliveries.until, self._doubtful) + 1))
+        until = max(self.status.confirmable, LSN(max(self._deliveries.until, int(self._doubtful)) + 1))
         asked = self._stop_asked if self._stop.is_set() else time.monotonic()
         left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)

@@ -188,6 +188,25 @@ def test_a_stop_between_two_sessions_is_clean_only_where_the_bus_has_told_what_i
         run(stage.relay)
 
 
+def test_an_end_that_confirms_what_was_delivered_reads_on_over_what_the_bus_may_have(stage: Stage) -> None:
+    relay = stage.relay
+    targets: list[LSN | None] = []
+
+    async def flow() -> None:
+        targets.append(relay._target)
+        if len(targets) == 1:
+            relay._deliveries.settle("topic", 0, (0x300, 7))
+            stage.ledger.begin(0x400)
+            stage.ledger.pin()
+            relay.stop()
+            raise PostgresUnavailable("gone", next="wait")
+        relay._memory.taken = LSN(0x408)
+
+    stage.flow = flow
+    run(relay)
+    assert targets == [None, 0x401]
+
+
 def test_an_end_that_confirms_what_was_delivered_reads_on_to_the_commit_of_what_has_arrived(
     stage: Stage,
 ) -> None:
