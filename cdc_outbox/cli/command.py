@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cdc_outbox.cli import streams
 from cdc_outbox.cli.failure import INTERRUPTED, Reporter
 from cdc_outbox.errors import CdcOutboxError
 
@@ -123,10 +124,10 @@ class Program(Group):
         try:
             return super().invoke(ctx)
         except (OSError, EOFError) as error:
-            if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+            if isinstance(error, BrokenPipeError) and streams.is_unread():
                 raise
             reporter = ctx.find_object(Reporter) or Reporter()
-            return reporter.report(error)
+            return reporter.report(streams.unwritten() or error)
 
     def main(
         self,
@@ -142,6 +143,7 @@ class Program(Group):
 
         from cdc_outbox.cli import ending
 
+        streams.open_closed()
         words = list(sys.argv[1:] if args is None else args)
         reporter = Reporter.guess(words, os.environ, terminal=sys.stderr.isatty())
         try:
@@ -156,29 +158,18 @@ class Program(Group):
             )
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
+        except SystemExit:
+            # Click ends so, with 1, where nobody reads stdout any more.
+            if streams.is_unread():
+                streams.end_unread()
+            raise
         except Exception as error:
-            code = reporter.report(error)
+            code = reporter.report(streams.unwritten() or error)
         else:
             code = answer if isinstance(answer, int) else 0
         ending.said(code)
+        streams.unwritten()
         sys.exit(code)
-
-
-def _stdout_is_closed() -> bool:
-    """Whether the reader of our output has gone, as `head` does. A flush that failed leaves nothing to flush again."""
-    import select
-
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:
-        return False
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return bool(poll.poll(0))
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:

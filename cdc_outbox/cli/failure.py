@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -70,9 +71,11 @@ class Reporter:
             remedy, code = "run it again with --log-level debug, and report what it prints", 1
         if self.command == "health":
             code = _UNKNOWN
-        self._write(message, remedy, error)
+        with suppress(OSError):  # nobody hears it: the exit code tells
+            self._write(message, remedy, error)
         if self.health_format in ("json", "nagios", "prometheus"):
-            print(self._unknown(message, remedy))
+            with suppress(OSError):
+                click.echo(self._unknown(message, remedy))
         return code
 
     def _unknown(self, message: str, remedy: str) -> str:

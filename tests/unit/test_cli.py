@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -309,6 +311,102 @@ class TestCommands:
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
         assert len(done.stdout) == 10
         assert done.stderr == ""
+
+
+def shown(shell: str) -> subprocess.CompletedProcess[str]:
+    """What bash makes of a line in which `cdc-outbox` is ours."""
+    line = shell.replace("cdc-outbox", f"{sys.executable} -m cdc_outbox")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+NOWHERE = "--dsn 'host=127.0.0.1 port=9' --no-http"
+"""Where no server is."""
+
+
+class TestStreams:
+    """Of the commands only such as need no server: what is shared has to answer for all."""
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            "config schema",
+            "--help",
+            "health --help",
+            "--version",
+            f"health --watch {NOWHERE}",
+            f"health {NOWHERE}",
+        ],
+    )
+    def test_without_a_reader_it_ends_as_other_programs_do(self, args: str, here: Path) -> None:
+        """With 1, which means a warning, `health` ended."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        words = [sys.executable, "-m", "cdc_outbox", *shlex.split(args)]
+        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+    @pytest.mark.parametrize(
+        ("args", "code"),
+        [
+            (f"health {NOWHERE}", 2),
+            ("config show", 0),
+            ("--help", 0),
+            ("nonsense", 2),
+            ("health --json --no", 3),
+        ],
+    )
+    @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+    def test_closed_ones_change_nothing(self, args: str, code: int, closed: str, here: Path) -> None:
+        done = shown(f"cdc-outbox {args} {closed}")
+        assert done.returncode == code
+        assert done.stdout == ""
+        assert "unexpected" not in done.stderr
+
+    def test_a_closed_ones_number_is_no_connections(self, here: Path) -> None:
+        """Whatever is printed would go there."""
+        code = (
+            "import socket, sys; from cdc_outbox.cli.streams import open_closed; open_closed();"
+            " sys.exit(socket.socket().fileno())"
+        )
+        done = shown(f"{sys.executable} -c '{code}' <&- >&- 2>&-")
+        assert done.returncode > 2
+
+    def test_nobody_can_be_asked_on_a_closed_one(self, here: Path) -> None:
+        done = shown(f"cdc-outbox drop {NOWHERE.removesuffix(' --no-http')} <&-")
+        assert done.returncode == 2
+        assert "no terminal to ask on" in done.stderr
+
+    @pytest.mark.parametrize("args", ["config show", "--help"])
+    def test_a_full_disk_is_told(self, args: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+        done = shown(f"cdc-outbox {args} >/dev/full")
+        assert done.returncode == 1
+        assert done.stderr == (
+            "error: the output can't be written: No space left on device\n"
+            "next: make room where it goes, or send it elsewhere\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("line", "code"),
+        [
+            ("cdc-outbox nonsense 2>/dev/full", 2),
+            ("cdc-outbox config validate --nonsense 2>/dev/full", 2),
+            ("cdc-outbox health --json --nonsense >/dev/full", 3),
+            ("cdc-outbox health --json --nonsense 2>/dev/full >/dev/full", 3),
+            ("set -o pipefail; cdc-outbox health --json --nonsense | true", 3),
+            ("CDC_OUTBOX_LOG_FORMAT=json CDC_OUTBOX_HTTP=nonsense cdc-outbox start 2>/dev/full", 78),
+        ],
+    )
+    def test_an_error_that_nobody_hears_has_its_code(
+        self, line: str, code: int, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A supervisor goes by it; the interpreter has one of its own for what it could not write, 120."""
+        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+        done = shown(line)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+        assert "ignored" not in done.stderr
 
 
 class TestConfig:
