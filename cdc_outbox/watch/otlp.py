@@ -68,6 +68,10 @@ LAST: Final = 2.0
 PATIENCE: Final = 30.0
 """Seconds that the collector gets at most, whatever the variables say: other languages count them in milliseconds."""
 
+SLOW: Final = 60.0
+"""Seconds after which a push that isn't over has failed, though it may end yet: one's patience begins anew with each
+byte of an answer's head, and a name's look-up knows none."""
+
 _UNITS: Final = {"seconds": "s", "bytes": "By"}
 _CUMULATIVE: Final = sdk.AggregationTemporality.CUMULATIVE
 
@@ -93,9 +97,13 @@ class _Session(requests.Session):
         self.to = ""
 
     def request(self, method: Any, url: Any, *args: Any, **options: Any) -> requests.Response:
-        """As the session's own. Raises _Failed where no success came back."""
+        """As the session's own, but of the answer only its head. Raises _Failed where no success came back.
+
+        What a body has to say changes nothing, and one without an end would fill the memory.
+        """
         where = urlsplit(url)
         self.to = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
+        options |= {"stream": True, "allow_redirects": False}
         options["timeout"] = min(options.get("timeout") or PATIENCE, PATIENCE)
         # Else REQUESTS_CA_BUNDLE counts before the exporter's own variable.
         options.setdefault("verify", self.verify)
@@ -104,6 +112,7 @@ class _Session(requests.Session):
         except Exception as error:
             self.failure = _Failure("unreachable", f"{self.to} can't be reached: {_cause(error)}")
         else:
+            answer.close()
             if 200 <= answer.status_code < 300:
                 return answer
             self.failure = _Failure("refused", f"{self.to} answers {answer.status_code} {answer.reason}")
@@ -147,12 +156,20 @@ class Push:
         await self._push()
 
     async def _push(self) -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(SLOW, self._is_late)
         try:
             families = list(self._metrics.collect())
             failure = await hook.answer(self._export, families=families, at=time.time_ns())
         except Exception as error:
             failure = _Failure("failed", repr(error))
-        self._tell(failure)
+        finally:
+            late.cancel()
+        if failure is None or loop.time() < late.when():
+            self._tell(failure)
+
+    def _is_late(self) -> None:
+        self._tell(_Failure("unreachable", f"{self._session.to} hasn't answered for {SLOW:.0f} s"))
 
     def _export(self, *, families: Sequence[Metric], at: int) -> _Failure | None:
         """Send them, in a thread; what was wrong, if anything."""

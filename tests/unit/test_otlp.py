@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -336,6 +338,81 @@ def test_no_time_out_of_a_variable_is_too_long(
 
     asyncio.run(life())
     assert said(caplog) == ["metrics are not pushed", "metrics are pushed"]
+
+
+def test_a_push_that_is_not_over_for_long_is_told_and_may_end_yet(
+    collector: Collector, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One byte of a head in a while is no timeout; neither is a name whose servers are looked for."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(otlp, "SLOW", 0.1)
+    collector.hold()
+
+    async def life() -> None:
+        async with pushing(watched):
+            await until(lambda: said(caplog))
+            monkeypatch.setattr(otlp, "SLOW", 60.0)
+            collector.let_go()
+            await until(lambda: len(said(caplog)) > 1)
+
+    asyncio.run(life())
+    assert said(caplog) == ["metrics are not pushed", "metrics are pushed"]
+    assert f"{collector.address}/v1/metrics hasn't answered for " in told(caplog)[0][1]["error"]
+    assert watched.status.tally.push_failures == {"unreachable": 1}
+
+
+@contextlib.contextmanager
+def saying(head: bytes, piece: bytes) -> Iterator[str]:
+    """The address of somebody who answers each request with a head, and pieces of a body without end."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(head)
+            while piece:
+                connection.sendall(piece)
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=take, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("code", "event"), [(200, "metrics are pushed"), (500, "metrics are not pushed")], ids=["well", "refused"]
+)
+def test_an_answer_without_an_end_is_not_read(
+    code: int,
+    event: str,
+    watched: Watched,
+    variables: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It filled the relay's memory, and was the last push."""
+    caplog.set_level(logging.INFO)
+    with saying(f"HTTP/1.1 {code} Well\r\n\r\n".encode(), b"y" * 65536) as address:
+        variables.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+
+        async def life() -> None:
+            async with pushing(watched):
+                await until(lambda: said(caplog))
+
+        asyncio.run(life())
+    assert said(caplog) == [event]
+
+
+def test_a_redirection_is_not_followed() -> None:
+    """Behind it is a page to log in, as a rule, and one's headers are not for whoever is there."""
+    with saying(b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", b"") as address:
+        session = otlp._Session()
+        with pytest.raises(otlp._Failed):
+            session.request("POST", address)
+    assert session.failure == otlp._Failure("refused", f"{address} answers 302 Found")
 
 
 def test_a_drain_that_is_broken_off_pushes_no_more(collector: Collector, watched: Watched) -> None:
