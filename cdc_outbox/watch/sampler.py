@@ -40,11 +40,15 @@ ANSWER: Final = 7.0
 """Seconds that the server has for a sample: longer than it waits for a lock, so that one on a catalogue that only the
 sample reads costs the sample, and not the connection that it shares with the guard."""
 
-EVERY: Final = 4.0
-"""Seconds between samples, so that the last one is no older than five."""
+EVERY: Final = 2.5
+"""Seconds between samples: one may come late by as much before the health is unknown for it."""
+
+CURRENT: Final = 4.75
+"""Seconds after which a sample says nothing of the health any more: what is served for a quarter of a second more is by
+one that is no older than five."""
 
 FRESH: Final = 10.0
-"""Seconds after which a sample tells nothing of now."""
+"""Seconds after which its figures are told no more either, and a server that wasn't asked counts as out of reach."""
 
 SOON: Final = 0.5
 """Seconds until the next sample after a session that ended under one, and while a session begins."""
@@ -75,16 +79,17 @@ class Sampler:
 
     @property
     def health(self) -> Health | None:
-        """The health by the last sample. None before the first, for as long as it may be on its way."""
-        if self.fresh is not None:
-            return self._health
+        """The health by the last sample, which is unknown when that is late, and critical when it doesn't come.
+
+        None before the first, for as long as it may be on its way.
+        """
         age = time.monotonic() - self._taken
-        if self._sample is None and age < FRESH:
-            return None
+        if age < (CURRENT if self._sample is not None else FRESH):
+            return self._health
         error = self._error
         if error is None:
             reason = f": {self._status.reason}" if self._status.reason else ""
-            error = PostgresUnavailable(
+            error = (PostgresUnavailable if age >= FRESH else CdcOutboxError)(
                 f"the relay could not ask PostgreSQL for {age:.0f} s{reason}",
                 next=self._status.errors[-1].next if self._status.errors else "see the relay's log",
             )

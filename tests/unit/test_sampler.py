@@ -17,8 +17,10 @@ import pytest
 from cdc_outbox.errors import CdcOutboxError, KafkaUnavailable, MissingRight, PostgresUnavailable
 from cdc_outbox.settings import load
 from cdc_outbox.state import State, Status
+from cdc_outbox.watch import answers
 from cdc_outbox.watch import sample as samples
 from cdc_outbox.watch import sampler as module
+from cdc_outbox.watch.checks import unreachable
 from cdc_outbox.watch.forecast import Course
 from cdc_outbox.watch.health import Check, Health, Level
 from cdc_outbox.watch.sample import Sample
@@ -89,6 +91,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 def age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last sample, or the beginning, be long ago."""
+    monkeypatch.setattr(module, "CURRENT", 0.0)
     monkeypatch.setattr(module, "FRESH", 0.0)
 
 
@@ -125,6 +128,33 @@ def test_a_sample_that_has_aged_tells_nothing_of_now(played: Played, monkeypatch
     said = played.sampler.health
     assert said is not None
     assert (said.status, said.sample) == (Level.CRITICAL, sample())
+
+
+def test_what_is_late_is_unknown_and_its_figures_stay_for_a_while(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stops for a moment is no alarm; and nobody is told that all is well by what is old."""
+    monkeypatch.setattr(module, "unreachable", unreachable)
+    played.connect()
+    played.run(lambda: played.sampler.fresh)
+    assert played.sampler.health is played.judged
+    monkeypatch.setattr(module, "CURRENT", 0.0)
+    said = played.sampler.health
+    assert said is not None
+    assert (said.status, said.sample) == (Level.UNKNOWN, None)
+    assert "could not ask PostgreSQL" in said.summary
+    assert played.sampler.fresh == sample()
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    assert played.sampler.health is not None
+    assert played.sampler.health.status is Level.CRITICAL
+    assert played.sampler.fresh is None
+
+
+def test_no_health_that_is_served_is_older_than_five_seconds() -> None:
+    assert module.CURRENT + answers.KEPT <= 5.0
+    assert 2 * module.EVERY > module.CURRENT > module.EVERY + module.SOON, (
+        "it may be late, but not be left out"
+    )
 
 
 def test_a_session_that_ends_under_it_is_no_news(played: Played, caplog: pytest.LogCaptureFixture) -> None:
