@@ -112,7 +112,7 @@ class PostgresSide:
             self.conn, self.settings, self.findings, self.facts.role, within=WITHIN
         )
         await self.attempt("publication", self.publication)
-        await self.attempt("slot", self.slot)
+        await self.attempt("slot", partial(self.slot, here))
         await self.attempt("witness", self.witness)
         version = self.conn.info.server_version
         endurance = Endurance(self.facts, self.findings, self.hosting, version, self.name, self.found)
@@ -300,12 +300,14 @@ class PostgresSide:
             names = ", ".join(str(table) for table in tables)
             self.findings.ok("publication", f"{wanted}: inserts on {names}, whole")
 
-    async def slot(self) -> None:
+    async def slot(self, here: Server) -> None:
         found, pending = self.found, self.pending
         try:
             self.row = await witness.read(self.conn, self.name, within=WITHIN)
         except MissingRight:
             self.row = Absent.ROW  # the witness's own check names it
+        if found is None and pending is None and here.in_recovery:
+            raise slot.not_carried_over(self.name)
         if found is not None or pending is not None or isinstance(self.row, Absent):
             await slip.require_slot(
                 self.conn, found, self.settings.postgres, self.settings.outbox.tables, pending=pending

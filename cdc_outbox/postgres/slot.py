@@ -226,6 +226,17 @@ def unfinished(name: str) -> str:
     )
 
 
+def not_carried_over(name: str) -> SlotMissing:
+    """The error where a standby has no slot of that name, which says nothing of the primary's.
+
+    A standby has the primary's slots only from PostgreSQL 17 on, and where it was told to keep them.
+    """
+    return SlotMissing(
+        f'this server is a standby, and has no replication slot "{name}" of the primary\'s',
+        next=f"look at the primary: cdc-outbox health --slot {name}, with its address in CDC_OUTBOX_DSN",
+    )
+
+
 def limit_of(slot: Slot) -> str:
     """The server's setting that made it lose the slot, as a step. https://www.postgresql.org/docs/18/view-pg-replication-slots.html"""
     return {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc_outbox.errors import CdcOutboxError, SlotMissing
+from cdc_outbox.errors import CdcOutboxError
 from cdc_outbox.postgres import slip, synchronous
 from cdc_outbox.postgres import slot as slots
 from cdc_outbox.postgres import witness as witnesses
@@ -30,7 +30,7 @@ def slot(subject: Subject) -> Check:
     try:
         slots.require_own(sample.name)
         if slot is None and sample.in_recovery:
-            raise _not_carried_over(sample)
+            raise slots.not_carried_over(sample.name)
         if slot is None and isinstance(sample.witness, Witness) and sample.pending is None:
             error: CdcOutboxError | None = witnesses.judge(
                 sample.name, sample.witness, None, _server(subject.sample)
@@ -51,14 +51,6 @@ def slot(subject: Subject) -> Check:
             step = slip.unless(near, f"cdc-outbox health --slot {near}", sample.name, step)
     level = Level.WARNING if slot is not None and slot.unready else Level.CRITICAL
     return Check("slot", level, None, None, None, message, step)
-
-
-def _not_carried_over(sample: Sample) -> SlotMissing:
-    """A standby has the primary's slots only from PostgreSQL 17 on, and where it was told to keep them."""
-    return SlotMissing(
-        f'this server is a standby, and has no replication slot "{sample.name}" of the primary\'s',
-        next=f"look at the primary: cdc-outbox health --slot {sample.name}, with its address in CDC_OUTBOX_DSN",
-    )
 
 
 def synchronous_standby(subject: Subject) -> Check:

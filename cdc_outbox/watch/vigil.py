@@ -151,13 +151,19 @@ class Vigil:
 
     async def _all(self) -> list[str]:
         """The slots that are there, a pending one by the name that it will have; then those that are gone."""
-        there = await execute(await self._connected(), _ALL, within=PATIENCE)
+        conn = await self._connected()
+        there = await execute(conn, _ALL, within=PATIENCE)
         names = [str(name).removesuffix(PENDING_SUFFIX) for (name,) in there] + await self._delivered()
-        if not names and not self._names:
+        if names or self._names:
+            return names
+        if (await server.identity(conn, within=PATIENCE)).in_recovery:
             raise SlotMissing(
-                "this database has no slot that a relay could read", next="cdc-outbox init, or another --dsn"
+                "this server is a standby, and has none of the primary's slots that a relay could read",
+                next="look at the primary: cdc-outbox health --all, with its address in CDC_OUTBOX_DSN",
             )
-        return names
+        raise SlotMissing(
+            "this database has no slot that a relay could read", next="cdc-outbox init, or another --dsn"
+        )
 
     async def _delivered(self) -> list[str]:
         """The slots of this primary that have a witness row: one that was dropped by another hand is missed."""

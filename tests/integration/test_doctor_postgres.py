@@ -212,6 +212,8 @@ def test_standbys(make_postgres: Callable[..., PostgresServer], kafka: Kafka, sl
         there = Doctor(standby, "postgres", slot, kafka.bootstrap)
         waiting = there.look(code=78)  # the slot is not there
         assert "start waits until it is promoted" in waiting["postgres.primary"]["message"]
+        assert "is a standby, and has no replication slot" in waiting["postgres.slot"]["message"]
+        assert waiting["postgres.slot"]["remedy"].startswith("look at the primary: cdc-outbox health --slot")
         failover = doctor.look()["postgres.failover"]
         assert "is no failover slot" in failover["message"]
         with closing(psycopg.connect(primary.dsn() + "?replication=database", autocommit=True)) as connection:

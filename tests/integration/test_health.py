@@ -189,6 +189,24 @@ def test_a_slot_that_the_server_gives_up_when_idle(make_postgres: Callable[..., 
     assert seen.metric("slot_retained_wal_bytes", slot="idle_slot") is None
 
 
+def test_a_standby_that_carries_no_slot_sends_to_the_primary(
+    make_postgres: Callable[..., PostgresServer],
+) -> None:
+    """Its witness rows came with the data, and prove no loss: nothing is to be made or recovered there."""
+    primary = make_postgres(16)
+    create_outbox(primary.dsn())
+    examined = Examined(primary, "postgres", "carried_slot").init()
+    with contextlib.closing(primary.standby()) as standby:
+        there = Examined(standby, "postgres", examined.slot, examined.role)
+        seen = there.look()
+        assert "this server is a standby, and has no replication slot" in seen.headline
+        assert seen.next.startswith("look at the primary: cdc-outbox health --slot carried_slot")
+        every = run_command("health", "--all", env={"CDC_OUTBOX_DSN": there.dsn, "CDC_OUTBOX_HTTP": "off"})
+        assert every.returncode == 3
+        assert every.stderr.startswith("error: this server is a standby, and has none of the primary's slots")
+        assert "next: look at the primary: cdc-outbox health --all" in every.stderr
+
+
 def test_a_role_that_may_see_more(ready: Examined) -> None:
     """A role with pg_monitor sees how large pg_wal is, and needs a volume's size for a forecast all the same."""
     ready.sql(SQL("grant pg_monitor to {}").format(Identifier(ready.role)))
