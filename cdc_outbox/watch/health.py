@@ -117,7 +117,7 @@ class Delivery:
 
     `oldest_unacknowledged_seconds` is 0 with nothing waiting. `state` is one of the relay's states, `reason` says in
     words why it is in it. `trouble` is its last error, if something waits, and `next` the step for that, or for the
-    reason where it is stuck.
+    reason where it is stuck. `refusal` is why it tells us nothing, though it answers.
     """
 
     oldest_unacknowledged_seconds: float | None = None
@@ -126,6 +126,7 @@ class Delivery:
     reason: str | None = None
     trouble: str | None = None
     next: str | None = None
+    refusal: str | None = None
 
     @property
     def stuck(self) -> bool:

@@ -33,11 +33,14 @@ LARGEST: Final = 4 << 20
 REPEATED: Final = 70.0
 """Seconds within which the relay says again what still troubles it."""
 
+_REFUSED: Final = (401, 403)
+"""The token is missing or wrong; nothing is told to others than the relay's machine, for there is no token."""
+
 _ANYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask, not where to listen
 
 
 def ask(address: tuple[str, int], token_file: Path | None = None) -> dict[str, Any] | None:
-    """The relay's `/status`, None where there is no such answer."""
+    """The relay's `/status`, None where there is no such answer; its `error` alone where we may not know it."""
     host, port = address
     headers = {"Accept": "application/json"}
     connection = http.client.HTTPConnection(_ANYWHERE.get(host, host), port, timeout=PATIENCE)
@@ -48,12 +51,17 @@ def ask(address: tuple[str, int], token_file: Path | None = None) -> dict[str, A
         with _cut_after(PATIENCE, connection.sock):
             connection.request("GET", "/status", headers=headers)
             answer = connection.getresponse()
-            document = json.loads(answer.read(LARGEST)) if answer.status == 200 else None
+            document = json.loads(answer.read(LARGEST)) if answer.status in (200, *_REFUSED) else None
     except (OSError, ValueError, http.client.HTTPException):
         return None
     finally:
         connection.close()
-    return document if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    if answer.status not in _REFUSED:
+        return document
+    why = _text(document.get("error"))
+    return None if why is None else {"error": why}
 
 
 @contextmanager
@@ -81,6 +89,8 @@ def of_server(document: dict[str, Any] | None, system_identifier: str) -> dict[s
 
 def delivery(document: dict[str, Any] | None, slot: str) -> Delivery | None:
     """What a `/status` says of delivery, None where it is another slot's relay or isn't understood."""
+    if document is not None and document.keys() == {"error"}:
+        return Delivery(refusal=_text(document["error"]))
     if document is None or document.get("slot") != slot:
         return None
     told = document.get("delivery")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch import words
@@ -15,7 +15,14 @@ from cdc_outbox.watch.verdict import above, good, measured, unknown
 if TYPE_CHECKING:
     from cdc_outbox.watch.subject import Subject
 
-_UNREACHED: Final = "the relay's /status is not reachable from here"
+
+def _untold(subject: Subject) -> str:
+    refusal = subject.delivery.refusal
+    return (
+        f"the relay tells us nothing: {refusal}"
+        if refusal
+        else "the relay's /status is not reachable from here"
+    )
 
 
 def inactive_for(subject: Subject) -> tuple[float | None, str]:
@@ -76,7 +83,7 @@ def relay(subject: Subject) -> Check:
     """Whether the relay, where it could be asked, says that it can't deliver: at once, whatever its age."""
     state, reason = subject.delivery.state, subject.delivery.reason
     if state is None:
-        return unknown("relay", f"not known: {_UNREACHED}")
+        return unknown("relay", f"not known: {_untold(subject)}")
     message = f"the relay says {state}" + (f": {reason}" if reason else "")
     level = Level.WARNING if subject.delivery.stuck else Level.OK
     return Check("relay", level, state, None, None, message, subject.next)
@@ -91,7 +98,7 @@ def oldest(subject: Subject) -> Check:
     name = "oldest_unacknowledged"
     if seconds is None:
         state = subject.delivery.state
-        why = f"the relay says {state}, and reads nothing" if state is not None else _UNREACHED
+        why = f"the relay says {state}, and reads nothing" if state is not None else _untold(subject)
         return unknown(name, f"not known: {why}", threshold)
     message = (
         f"the oldest commit without an acknowledgement is {words.duration(seconds)} old{_trouble(subject)}"

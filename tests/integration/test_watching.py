@@ -210,6 +210,13 @@ def test_a_token_opens_what_probes_dont_need(pipeline: Pipeline, token_file: Pat
     token_file.write_text("rotated\n")
     assert relay.get("/status", headers=BEARER)[0] == 401
     assert relay.get("/status", headers={"Authorization": "Bearer rotated"})[0] == 200
+    asked = {"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_HTTP": f"127.0.0.1:{relay.http_port}"}
+    without = run_command("health", "--slot", pipeline.slot, env=asked)
+    assert "its relay tells us nothing: the token is missing or wrong" in without.stdout
+    known = run_command(
+        "health", "--slot", pipeline.slot, env={**asked, "CDC_OUTBOX_HTTP_TOKEN_FILE": str(token_file)}
+    )
+    assert "relay streaming" in known.stdout
     assert TOKEN not in relay.text(1000)
 
 

@@ -86,6 +86,16 @@ def test_a_relay_that_is_not_asked_is_not_praised() -> None:
     assert "relay doesn't answer here: name its address with --http" in lines[2]
 
 
+def test_a_relay_that_refuses_is_not_taken_for_one_that_is_not_there() -> None:
+    reader = Holder(4711, "relay", "cdc-outbox/outbox_slot", None, None)
+    health = judged(sample(holder=reader), delivery=Delivery(refusal="the token is missing or wrong"))
+    said = text(health).splitlines()[2]
+    assert "its relay tells us nothing: the token is missing or wrong; name the file with its token" in said
+    messages = {each.name: each.message for each in health.checks}
+    for name in ("relay", "oldest_unacknowledged"):
+        assert messages[name] == "not known: the relay tells us nothing: the token is missing or wrong"
+
+
 def test_text_has_colour_only_where_it_is_wanted() -> None:
     assert headline(page(), colour=True).startswith("outbox_slot  \x1b[31;1mCRITICAL\x1b[0m  inactive")
     assert "\x1b" not in text(page())

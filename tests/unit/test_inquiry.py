@@ -96,6 +96,21 @@ def test_a_relay_that_wants_a_token(serve: Serve, tmp_path: Path) -> None:
     assert inquiry.ask(address, tmp_path / "missing") is None
 
 
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_relay_that_refuses_says_why(serve: Serve, code: int) -> None:
+    told = inquiry.ask(serve(b'{"error":"the token is missing or wrong","slot":"a"}', code))
+    assert told == {"error": "the token is missing or wrong"}
+    found = inquiry.delivery(inquiry.of_server(told, "7"), "a")
+    assert found is not None
+    assert (found.refusal, found.state) == ("the token is missing or wrong", None)
+    assert inquiry.sooner(told, "a", FORECAST) is FORECAST
+
+
+@pytest.mark.parametrize("body", [b"nonsense", b"[1]", b"{}", b'{"error": 5}', b'{"error": ""}'])
+def test_somebody_else_who_refuses_is_nobody(serve: Serve, body: bytes) -> None:
+    assert inquiry.ask(serve(body, 401)) is None
+
+
 def test_what_it_says_of_delivery(serve: Serve) -> None:
     document = {
         "slot": "a",

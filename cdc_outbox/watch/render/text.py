@@ -94,7 +94,11 @@ def _delivery(health: Health, sample: Sample) -> str:
         reason = f" ({delivery.reason})" if delivery.reason else ""
         parts.append(f"relay {delivery.state}{reason}")
     elif sample.holder is not None and (sample.holder.application or "").startswith(APPLICATION):
-        parts.append("its relay doesn't answer here: name its address with --http HOST:PORT")
+        parts.append(
+            f"its relay tells us nothing: {delivery.refusal}; name the file with its token as http.token_file"
+            if delivery.refusal
+            else "its relay doesn't answer here: name its address with --http HOST:PORT"
+        )
     return ", ".join(parts)
 
 
