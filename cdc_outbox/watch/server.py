@@ -32,6 +32,11 @@ _log = log.get(__name__)
 
 _DEADLINE: Final = 5.0
 _TIME_TO_SPEAK: Final = 2.0
+_TIME_IN_A_CROWD: Final = 0.25
+"""The same once as many have made room as there may be: it is no burst of scrapes, of which some are late by as much as
+the network takes, and whoever has waited for his turn among those has spoken by then."""
+
+_CROWD_IS_OVER: Final = 10.0
 _HEAD_BYTES: Final = 8192
 _CONNECTIONS: Final = 512
 _QUEUE: Final = 4096
@@ -115,6 +120,7 @@ class Counter:
         self._open: dict[asyncio.Transport, float] = {}
         self._greeting: set[asyncio.Task[object]] = set()
         self._pauses: set[asyncio.TimerHandle] = set()
+        self._made_room, self._made_room_at = 0, 0.0
 
     async def open_at(self, host: str, port: int) -> None:
         """Listen at each address of the host that this machine has. Raises OSError, also where it has none."""
@@ -159,9 +165,14 @@ class Counter:
     def _has_room(self) -> bool:
         if len(self._open) + len(self._greeting) < _CONNECTIONS:
             return True
+        now = time.monotonic()
+        if now - self._made_room_at > _CROWD_IS_OVER:
+            self._made_room = 0
+        patience = _TIME_TO_SPEAK if self._made_room < _CONNECTIONS else _TIME_IN_A_CROWD
         oldest, since = next(iter(self._open.items()), (None, 0.0))
-        if oldest is None or time.monotonic() - since < _TIME_TO_SPEAK:
+        if oldest is None or now - since < patience:
             return False
+        self._made_room, self._made_room_at = self._made_room + 1, now
         del self._open[oldest]
         oldest.abort()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from typing import cast
@@ -73,3 +74,34 @@ def test_it_listens_there(host: str) -> None:
         counter.close()
 
     asyncio.run(taken())
+
+
+class _Answering:
+    """Answers, as far as they matter here."""
+
+    def answer(self, head: bytes) -> bytes:
+        return head
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\nX: "], ids=["silent", "never done"])
+def test_a_crowd_that_says_nothing_makes_room_soon(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has waited for his turn has spoken by then; so whoever hasn't needs no long time to."""
+    monkeypatch.setattr(server, "_CONNECTIONS", 4)
+
+    async def asked() -> float:
+        loop, counter = asyncio.get_running_loop(), Counter(cast("Answers", _Answering()))
+        await counter.open_at("127.0.0.1", 0)
+        address = counter._sockets[0].getsockname()
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(12)]
+            for each in crowd:
+                each.sendall(said)
+            began, probe = loop.time(), stack.enter_context(socket.create_connection(address))
+            probe.setblocking(False)
+            await loop.sock_sendall(probe, b"a probe\r\n\r\n")
+            assert await loop.sock_recv(probe, 100) == b"a probe"
+            took = loop.time() - began
+        counter.close()
+        return took
+
+    assert asyncio.run(asked()) < 4, "a crowd of three times as many as there may be"
