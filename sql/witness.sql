@@ -32,4 +32,4 @@ comment on column public.cdc_outbox_witness.snapshot is
 comment on column public.cdc_outbox_witness.whole is
   'the tables and partitions in which unmarked rows are looked for, each with the keys of rows that were left behind';
 comment on column public.cdc_outbox_witness.updated_at is
-  'when the relay wrote this row';
+  'when the relay wrote the position';

@@ -132,7 +132,7 @@ insert into public.cdc_outbox_witness as w
        (slot, system_identifier, timeline, position, publication, incidents, snapshot, updated_at)
 values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(publication)s,
         %(incidents)s::jsonb, %(snapshot)s::pg_snapshot, clock_timestamp())
-on conflict (slot) do update set updated_at = excluded.updated_at,
+on conflict (slot) do update set
 """
 
 # In the place of what was noted of the pending slot (pending_note.py).
@@ -147,7 +147,7 @@ values (%(slot)s, %(system_identifier)s, %(timeline)s, %(position)s::pg_lsn, %(p
 # `greatest`, for a relay that lost the slot to another one must not take the position back with its last
 # word. On another server or timeline the old position and the old snapshot mean nothing.
 _WRITE: Final[LiteralString] = """
-       system_identifier = excluded.system_identifier, timeline = excluded.timeline,
+       updated_at = excluded.updated_at, system_identifier = excluded.system_identifier, timeline = excluded.timeline,
        position = case when w.system_identifier = excluded.system_identifier
                         and w.timeline = excluded.timeline
                        then greatest(w.position, excluded.position) else excluded.position end,
@@ -158,9 +158,11 @@ _WRITE: Final[LiteralString] = """
 """
 
 _ADVANCE: Final[LiteralString] = """
+       updated_at = excluded.updated_at,
        position = greatest(w.position, excluded.position), snapshot = coalesce(excluded.snapshot, w.snapshot)
 """
 
+# Not the time: it tells when a position was written, and so since when nobody reads from the slot.
 _NOTE: Final[LiteralString] = """
        publication = excluded.publication, incidents = w.incidents || excluded.incidents
 """

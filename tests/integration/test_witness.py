@@ -100,6 +100,31 @@ def test_a_row_comes_back_as_it_was_written(postgres_version: Postgres, database
     with_control(database.dsn, work)
 
 
+def test_what_happened_is_noted_and_no_time_of_delivery_with_it(
+    postgres_version: Postgres, database: Database
+) -> None:
+    """Before 17 `health` knows by that time since when nobody reads from the slot: it was told to be seconds."""
+    sql(database.dsn, DDL)
+
+    async def work(conn: Connection) -> None:
+        await witness.write(conn, replace(ROW, incidents=()))
+        before = await witness.read(conn, "s")
+        await witness.note(conn, ROW)
+        after = await witness.read(conn, "s")
+        assert after == ROW
+        assert isinstance(before, Witness)
+        assert isinstance(after, Witness)
+        assert after.updated_at == before.updated_at
+        await witness.advance(conn, replace(ROW, position=LSN.parse("1/B0")))
+        later = await witness.read(conn, "s")
+        assert isinstance(later, Witness)
+        assert before.updated_at is not None
+        assert later.updated_at is not None
+        assert later.updated_at > before.updated_at
+
+    with_control(database.dsn, work)
+
+
 def test_the_position_never_goes_back_on_one_timeline(postgres_version: Postgres, database: Database) -> None:
     sql(database.dsn, DDL)
 
