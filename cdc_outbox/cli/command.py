@@ -127,7 +127,7 @@ class Program(Group):
             if isinstance(error, BrokenPipeError) and streams.is_unread():
                 raise
             reporter = ctx.find_object(Reporter) or Reporter()
-            return reporter.report(streams.unwritten() or error)
+            return reporter.report(streams.told(error))
 
     def main(
         self,
@@ -164,11 +164,11 @@ class Program(Group):
                 streams.end_unread()
             raise
         except Exception as error:
-            code = reporter.report(streams.unwritten() or error)
+            code = reporter.report(streams.told(error))
         else:
             code = answer if isinstance(answer, int) else 0
         ending.said(code)
-        streams.unwritten()
+        streams.give_up()
         sys.exit(code)
 
 

@@ -10,7 +10,8 @@ import os
 import select
 import signal
 import sys
-from typing import TextIO
+
+import click
 
 from cdc_outbox.errors import CdcOutboxError
 
@@ -45,25 +46,22 @@ def end_unread() -> None:
     os.kill(os.getpid(), signal.SIGPIPE)
 
 
-def unwritten() -> CdcOutboxError | None:
-    """What keeps our output from being written, if anything does.
-
-    What can't be written is given up, on stderr too: the interpreter would try once more at its end, and end with a
-    code of its own.
-    """
-    _given_up(sys.stderr)
-    error = _given_up(sys.stdout)
-    if error is None:
-        return None
+def told(error: BaseException) -> BaseException:
+    """The same, but for one that came from writing our output (as `click.echo` does) what that is for a person."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not isinstance(error, OSError) or trace is None or trace.tb_frame.f_code is not click.echo.__code__:
+        return error
     return CdcOutboxError(
         f"the output can't be written: {error.strerror}", next="make room where it goes, or send it elsewhere"
     )
 
 
-def _given_up(stream: TextIO) -> OSError | None:
-    try:
-        stream.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return error
-    return None
+def give_up() -> None:
+    """Leave what could not be written: the interpreter would try again at its end, and end with a code of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -377,9 +377,13 @@ class TestStreams:
         assert done.returncode == 2
         assert "no terminal to ask on" in done.stderr
 
-    @pytest.mark.parametrize("args", ["config show", "--help"])
-    def test_a_full_disk_is_told(self, args: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    @pytest.mark.parametrize("args", ["config show", "config schema", "--help"])
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_full_disk_is_told(
+        self, args: str, unbuffered: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is more than a buffer fails at another place than what is less."""
+        monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
         done = shown(f"cdc-outbox {args} >/dev/full")
         assert done.returncode == 1
         assert done.stderr == (
