@@ -129,7 +129,7 @@ def test_ends_quietly_when_nobody_listens(temporary: Path) -> None:
     with process.popen.stdout as told, process.popen.stderr as errors:
         told.readline()
         told.close()
-        assert process.wait(60) == 1
+        assert process.wait(60) == -signal.SIGPIPE
         assert errors.read().decode() == ""
     assert not list(temporary.iterdir())
 
