@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -17,11 +17,13 @@ from cdc_outbox.watch.forecast import Forecast, Outlook
 from cdc_outbox.watch.health import Delivery, Health, Level
 from cdc_outbox.watch.history import History
 from cdc_outbox.watch.metrics import registry
-from cdc_outbox.watch.sample import Limits, Sample
+from cdc_outbox.watch.sample import Limits, Sample, Transaction
 from cdc_outbox.watch.sampler import Sampler
 from cdc_outbox.watch.token import Token
 
 MIB = 1 << 20
+GIB = 1024 * MIB
+START = 1 << 30
 Record = TypeVar("Record")
 
 
@@ -77,6 +79,8 @@ SAMPLE = record(
     may_list_wal=False,
 )
 
+HOLDER = Transaction(815, None, "app", "batch", "app", None, None, None, 700, 90_000)
+
 FORECAST = record(
     Forecast,
     loss=Outlook.UNKNOWN,
@@ -91,6 +95,35 @@ def slot(**changes: Any) -> Slot:
 
 def sample(**changes: Any) -> Sample:
     return replace(SAMPLE, **changes)
+
+
+def at(
+    seconds: float,
+    *,
+    written: int,
+    confirmed: int = 0,
+    restart: int = 0,
+    active: bool = False,
+    limit: int | None = 1024 * MIB,
+    **changes: Any,
+) -> Sample:
+    """A sample so many seconds after the start, with so many bytes written, confirmed and let go since."""
+    lsn = LSN(START + written)
+    safe = None if limit is None else limit - (written - restart)
+    return sample(
+        at=AT + timedelta(seconds=seconds),
+        current_lsn=lsn,
+        insert_lsn=lsn,
+        limits=Limits(slot_keep=limit, wal_keep=0, segment=16 * MIB),
+        slot=slot(
+            active=active,
+            active_pid=4711 if active else None,
+            confirmed_flush_lsn=LSN(START + confirmed),
+            restart_lsn=LSN(START + restart),
+            safe_wal_size=safe,
+        ),
+        **changes,
+    )
 
 
 def health(status: Level = Level.OK, summary: str = "all is well", **changes: Any) -> Health:

@@ -12,40 +12,8 @@ from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.watch.forecast import Basis, Course, Forecast, Outlook
 from cdc_outbox.watch.rates import FAST, Average
-from cdc_outbox.watch.sample import Limits, Sample, Transaction
-from tests.unit.sampled import AT, MIB, sample, slot
-
-START = 1 << 30
-HOLDER = Transaction(815, None, "app", "batch", "app", None, None, None, 700, 90_000)
-
-
-def at(
-    seconds: float,
-    *,
-    written: int,
-    confirmed: int = 0,
-    restart: int = 0,
-    active: bool = False,
-    limit: int | None = 1024 * MIB,
-    **changes: Any,
-) -> Sample:
-    """A sample so many seconds after the start, with so many bytes written, confirmed and let go since."""
-    lsn = LSN(START + written)
-    safe = None if limit is None else limit - (written - restart)
-    return sample(
-        at=AT + timedelta(seconds=seconds),
-        current_lsn=lsn,
-        insert_lsn=lsn,
-        limits=Limits(slot_keep=limit, wal_keep=0, segment=16 * MIB),
-        slot=slot(
-            active=active,
-            active_pid=4711 if active else None,
-            confirmed_flush_lsn=LSN(START + confirmed),
-            restart_lsn=LSN(START + restart),
-            safe_wal_size=safe,
-        ),
-        **changes,
-    )
+from cdc_outbox.watch.sample import Sample, Transaction
+from tests.unit.sampled import AT, HOLDER, MIB, START, at, sample, slot
 
 
 def course(*samples: Sample, volume: int | None = None) -> Forecast:

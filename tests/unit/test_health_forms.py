@@ -24,9 +24,8 @@ from cdc_outbox.watch.render.table import line, redraw, table
 from cdc_outbox.watch.render.text import headline, text
 from cdc_outbox.watch.sample import Holder, Limits, Sample, Spill
 from tests.unit.health_schema import SCHEMA, require_valid
-from tests.unit.sampled import MIB, sample, slot
-from tests.unit.test_checks import GIB, WITNESS, judged
-from tests.unit.test_forecast import HOLDER, START, at
+from tests.unit.judged import WITNESS, judged
+from tests.unit.sampled import GIB, HOLDER, MIB, START, at, sample, slot
 
 NOW = datetime(2026, 5, 4, 10, 16, 11, tzinfo=UTC)
 
