@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cdc_outbox import __version__
+from tests.servers.package import build
 from tests.servers.relay import clean_environment
-from tests.unit.test_packaging import build
 
 
 @pytest.mark.timeout(300)  # pip may have to fetch what the demo runs on

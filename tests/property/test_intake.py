@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from cdc_outbox import intake
 from cdc_outbox.errors import CdcOutboxError, MappingError, PoisonEvent, ProtocolViolation
 from tests.unit.scripted import begin, commit, frame, insert, keepalive
-from tests.unit.test_intake import Taken, relation, row
+from tests.unit.taken import Taken, relation, row
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,9 +8,9 @@ import pytest
 
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.tally import ROWS, SECONDS
+from tests.unit.bus import Bus, on_a_bus
 from tests.unit.scripted import begin, commit, keepalive
-from tests.unit.test_intake import Taken, loop, relation, row  # noqa: F401 - a fixture
-from tests.unit.test_rounds import Bus, on_a_bus
+from tests.unit.taken import Taken, relation, row
 
 
 def counted(taken: Taken) -> dict[float, int]:

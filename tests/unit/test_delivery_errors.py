@@ -9,7 +9,7 @@ from cdc_outbox.errors import Held, KafkaUnavailable
 from cdc_outbox.kafka import delivery_errors
 from cdc_outbox.kafka.delivery_errors import InvalidRecord
 from cdc_outbox.publisher import TopicMissing, Unpublishable
-from tests.unit.test_kafka_client import settings
+from tests.unit.kafka_settings import settings
 
 OURS = settings("k1:9092, k2:9092")
 SECURED = settings(

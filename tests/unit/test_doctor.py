@@ -28,7 +28,7 @@ from cdc_outbox.postgres import sqlstate
 from cdc_outbox.postgres.slot import Slot
 from cdc_outbox.settings.secret import Redactor
 from tests.servers.cache import CHECKOUT
-from tests.unit.test_kafka_client import settings as kafka_settings
+from tests.unit.kafka_settings import settings as kafka_settings
 
 
 def findings(side: Literal["relay", "postgres", "kafka"] = "kafka") -> Findings:

@@ -31,7 +31,7 @@ from cdc_outbox.table.mapping import Mapping
 from tests.unit.mapped import TEXT
 from tests.unit.memory_publisher import MemoryPublisher
 from tests.unit.scripted import OID, ScriptedStream, begin, commit, insert
-from tests.unit.test_intake import relation, row
+from tests.unit.taken import relation, row
 
 SETTINGS = load("start", {}, {}, Path("/nonexistent"))
 

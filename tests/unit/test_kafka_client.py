@@ -24,21 +24,8 @@ from aiokafka.errors import (
 
 from cdc_outbox.errors import ConfigError, KafkaUnavailable
 from cdc_outbox.kafka import bearer, client, options, refusal
-from cdc_outbox.settings.model import ClientOptions, KafkaSettings, TopicSettings
 from tests.servers.security import certificates
-
-
-def settings(bootstrap: str = "localhost:9092", **options: str) -> KafkaSettings:
-    """Settings with client options, whose dots are written `__`."""
-    return KafkaSettings(
-        bootstrap_servers=bootstrap,
-        client=ClientOptions({name.replace("__", "."): value for name, value in options.items()}),
-        partitioner="murmur2",
-        topics=TopicSettings(create=False, partitions=1, replication_factor=-1, config={}),
-        unknown_topic="hold",
-        on_partition_change="warn",
-    )
-
+from tests.unit.kafka_settings import settings
 
 EVERYTHING = {
     "security__protocol": "SASL_SSL",

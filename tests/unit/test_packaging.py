@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from cdc_outbox.watch import page
+from tests.servers.cache import CHECKOUT
+from tests.servers.package import build
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.name for path in (CHECKOUT / "sql").glob("*.sql"))
 
 LOOK = """
@@ -37,15 +38,6 @@ print(json.dumps({
     "sql": spec is not None and spec.origin,
 }))
 """
-
-
-def build(kind: str, target: Path, checkout: Path = CHECKOUT) -> Path:
-    """Build a `wheel`, an `editable` one or an `sdist` from the checkout; the file."""
-    script = f"import hatchling.build, sys; print(hatchling.build.build_{kind}(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", script, target], cwd=checkout, capture_output=True, text=True, check=True
-    )
-    return target / done.stdout.split()[-1]
 
 
 def look(site: Path) -> dict[str, Any]:
