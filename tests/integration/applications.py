@@ -28,6 +28,7 @@ from django.conf import settings
 from django.db import connection as django_connection
 from django.db import transaction
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -35,6 +36,7 @@ from sqlalchemy.pool import NullPool
 
 from cdc_outbox.enqueue.event import Event
 from cdc_outbox.errors import EventUnfit
+from tests.integration.conftest import Database
 
 CONSUMER: Final = "billing"
 ORDER: Final = "insert into orders (note) values ('placed')"
@@ -286,3 +288,14 @@ APPLICATIONS: Final = {
     "sqlalchemy async session": Application(_session_async, "sqlalchemy"),
     "django": Application(_django, "django"),
 }
+
+each_application = pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS.keys())
+
+
+def ask(database: Database, query: str) -> list[dict[str, Any]]:
+    with psycopg.connect(database.dsn, row_factory=dict_row) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def orders(database: Database) -> int:
+    return len(ask(database, "select from orders"))

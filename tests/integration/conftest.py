@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from psycopg.sql import SQL, Identifier, Literal
 
 from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
 from tests.servers.ledger import Consumer, Writer, create_outbox
 from tests.servers.pipeline import Pipeline
-from tests.servers.postgres import MAJORS, Postgres, PostgresServer, shared_postgres
+from tests.servers.postgres import MAJORS, PASSWORD, Postgres, PostgresServer, shared_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.relay import RelayProcess
 from tests.servers.shell import Running, Shell
@@ -34,6 +35,9 @@ Closable = TypeVar("Closable", bound=Closing)
 
 POSTGRES_FIXTURES = {"postgres", "postgres_version", "own_postgres", "make_postgres"}
 KAFKA_FIXTURES = {"kafka", "own_kafka", "make_kafka", "secure_kafka", "own_cluster"}
+
+ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+"""For a test whose `database` is to be on each supported version in turn."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -115,6 +119,17 @@ def outbox(database: Database) -> Database:
 def slot() -> str:
     """A slot name that no other test uses."""
     return f"slot_{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def plain_role(database: Database, slot: str) -> Iterator[str]:
+    """A role that may log in and replicate, and owns nothing."""
+    database.server.execute(
+        SQL("create role {} login replication password {}").format(Identifier(slot), Literal(PASSWORD))
+    )
+    yield slot
+    database.server.execute(SQL("drop owned by {}").format(Identifier(slot)), dbname=database.name)
+    database.server.execute(SQL("drop role {}").format(Identifier(slot)))
 
 
 @pytest.fixture

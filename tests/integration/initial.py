@@ -11,14 +11,13 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Composed, Identifier, Literal
+from psycopg.sql import Composed
 
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD, binaries
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import PATIENCE, eventually
 
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 ROW: LiteralString = (
     "insert into outbox (aggregate_type, aggregate_id, event_type) values ('order', '1', 'placed')"
 )
@@ -106,17 +105,6 @@ class Set:
 @pytest.fixture
 def place(database: Database, slot: str) -> Set:
     return Set(database, slot)
-
-
-@pytest.fixture
-def plain_role(database: Database, slot: str) -> Iterator[str]:
-    """A role that may log in and replicate, and owns nothing."""
-    database.server.execute(
-        SQL("create role {} login replication password {}").format(Identifier(slot), Literal(PASSWORD))
-    )
-    yield slot
-    database.server.execute(SQL("drop owned by {}").format(Identifier(slot)), dbname=database.name)
-    database.server.execute(SQL("drop role {}").format(Identifier(slot)))
 
 
 def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,7 @@ from cdc_outbox.postgres.unsent import among, unsent
 from cdc_outbox.table import selection, sent
 from cdc_outbox.table.values import BPCHAR, TEXT, TIMESTAMPTZ, field
 from tests.integration.backfilled import TABLE_A, TABLE_B, TABLE_C, Backfilled, place
-from tests.integration.conftest import Database
-from tests.integration.initial import ALL_VERSIONS
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.relay import RelayProcess

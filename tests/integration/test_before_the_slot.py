@@ -17,8 +17,7 @@ from cdc_outbox.postgres.blocker import Blocker, unended
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.backfilled import Backfilled
-from tests.integration.conftest import Database
-from tests.integration.initial import ALL_VERSIONS, plain_role  # noqa: F401 - a fixture
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
@@ -124,7 +123,7 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(
 @ALL_VERSIONS
 def test_who_may_have_begun_to_commit_is_seen_by_whoever_looks(
     database: Database,
-    plain_role: str,  # noqa: F811
+    plain_role: str,
 ) -> None:
     """Who is idle is left out where that can be seen; what one may not see is waited for."""
 

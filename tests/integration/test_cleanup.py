@@ -13,7 +13,7 @@ import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
-from tests.integration.test_watching import value
+from tests.integration.scraped import value
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -18,8 +17,8 @@ from cdc_outbox.postgres.unseen import Unseen
 from cdc_outbox.repair.old_book import Book
 from cdc_outbox.settings import load
 from cdc_outbox.table.mapping import Mapping
-from tests.integration.conftest import Database
-from tests.integration.test_peek import ALL_VERSIONS, TEMPORARY, Place, lines_of
+from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.peeked import TEMPORARY, Make, Place, lines_of
 from tests.polling.table import A, B, Table
 from tests.servers.kafka import Kafka
 from tests.servers.process import free_port
@@ -30,8 +29,6 @@ INSERT_A: LiteralString = (
     "insert into outbox (aggregate_type, aggregate_id, topic, payload, status)"
     " values ('order', %s, %s, '{}', %s) returning id::text"
 )
-
-Make = Callable[..., RelayProcess]
 
 
 class Trial:

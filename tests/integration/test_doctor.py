@@ -12,19 +12,16 @@ import sys
 import time
 from collections.abc import Callable
 
-import pytest
 from psycopg.sql import SQL, Identifier
 
+from tests.integration.conftest import ALL_VERSIONS
 from tests.integration.consultation import NOWHERE, ROW, Doctor, as_relay, doctor, worse
-from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
 from tests.servers.relay import RelayProcess, clean_environment
 
-__all__ = ["as_relay", "doctor", "plain_role"]
-
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+__all__ = ["as_relay", "doctor"]
 
 
 @ALL_VERSIONS

@@ -8,12 +8,11 @@ from contextlib import closing
 import pytest
 
 from tests.integration.consultation import ROW, Doctor, as_relay, doctor
-from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.relay import RelayProcess
 from tests.servers.security import USERS, client_settings
 
-__all__ = ["as_relay", "doctor", "plain_role"]
+__all__ = ["as_relay", "doctor"]
 
 
 def test_a_topic_for_all_rows(as_relay: Doctor, kafka: Kafka, topics: str) -> None:

@@ -11,16 +11,14 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from tests.integration.conftest import ALL_VERSIONS
 from tests.integration.consultation import NOWHERE, Doctor, as_relay, doctor, worse
-from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import PostgresServer
 from tests.servers.wait import PATIENCE, eventually
 
-__all__ = ["as_relay", "doctor", "plain_role"]
-
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+__all__ = ["as_relay", "doctor"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from tests.integration.consultation import ROW, Doctor, as_relay, doctor
-from tests.integration.initial import plain_role
 from tests.servers.kafka import Kafka
 
-__all__ = ["as_relay", "doctor", "plain_role"]
+__all__ = ["as_relay", "doctor"]
 
 
 GENERATED: LiteralString = (

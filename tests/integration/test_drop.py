@@ -13,13 +13,12 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.integration.initial import Set, psql
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import PATIENCE, eventually
 
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 LEFT: LiteralString = (
     "select (select count(*) from pg_publication), (select count(*) from cdc_outbox_witness),"
     " (select count(*) from pg_replication_slots where slot_name like {} || '%')"

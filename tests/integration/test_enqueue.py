@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 from opentelemetry.sdk.trace import TracerProvider
-from psycopg.rows import dict_row
 from psycopg.sql import SQL
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
@@ -21,15 +20,16 @@ from tests.integration.applications import (
     APPLICATIONS,
     Application,
     Work,
+    ask,
     async_engine,
     connect_django,
+    each_application,
     engine,
+    orders,
 )
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage
 from tests.servers.kafka import Kafka
-
-each_application = pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS.keys())
 
 
 @pytest.fixture
@@ -49,15 +49,6 @@ def event(key: object = 42, **parts: Any) -> Event:
     }
     made: Event = {**whole, **parts}  # type: ignore[typeddict-item]
     return made
-
-
-def ask(database: Database, query: str) -> list[dict[str, Any]]:
-    with psycopg.connect(database.dsn, row_factory=dict_row) as connection:
-        return connection.execute(query.encode()).fetchall()
-
-
-def orders(database: Database) -> int:
-    return len(ask(database, "select from orders"))
 
 
 @each_application

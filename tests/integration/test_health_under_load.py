@@ -20,7 +20,7 @@ import pytest
 from psycopg.sql import SQL, Literal
 
 from tests.integration.examined import Examined, Seen
-from tests.integration.test_watching import status, value
+from tests.integration.scraped import status, value
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline

@@ -9,7 +9,8 @@ import pytest
 
 from tests.integration.backfilled import TABLE_C, Backfilled
 from tests.integration.backfilled import place as shop
-from tests.integration.initial import ALL_VERSIONS, ROW, Set, open_transaction, place
+from tests.integration.conftest import ALL_VERSIONS
+from tests.integration.initial import ROW, Set, open_transaction, place
 
 __all__ = ["place", "shop"]
 

@@ -10,9 +10,8 @@ import pytest
 
 from cdc_outbox import ddl
 from cdc_outbox.inbox.psycopg import first_time
-from tests.integration.applications import CONSUMER, Application, Work
+from tests.integration.applications import CONSUMER, Application, Work, ask, each_application, orders
 from tests.integration.conftest import Database
-from tests.integration.test_enqueue import ask, each_application, orders
 from tests.servers.relay import run_command
 from tests.servers.wait import eventually
 

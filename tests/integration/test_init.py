@@ -9,7 +9,8 @@ from typing import LiteralString
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.initial import ALL_VERSIONS, ROW, Set, place, psql
+from tests.integration.conftest import ALL_VERSIONS
+from tests.integration.initial import ROW, Set, place, psql
 from tests.servers.relay import run_command
 
 __all__ = ["place"]

@@ -6,17 +6,14 @@ import re
 import shlex
 from collections.abc import Callable
 
-import pytest
 from psycopg.sql import SQL, Identifier
 
-from tests.integration.conftest import Database
-from tests.integration.initial import Set, place, plain_role, psql
+from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.initial import Set, place, psql
 from tests.servers.postgres import PostgresServer
 from tests.servers.relay import run_command
 
-__all__ = ["place", "plain_role"]
-
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
+__all__ = ["place"]
 
 
 def made(place: Set) -> tuple[object, ...]:

@@ -17,7 +17,8 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres import slip
 from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.settings import load
-from tests.integration.initial import ALL_VERSIONS, ROW, Set, open_transaction, place
+from tests.integration.conftest import ALL_VERSIONS
+from tests.integration.initial import ROW, Set, open_transaction, place
 from tests.servers.relay import clean_environment
 
 __all__ = ["place"]

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.initial import Set, place, plain_role, psql
+from tests.integration.initial import Set, place, psql
 from tests.servers.postgres import PASSWORD
 from tests.servers.process import free_port
 from tests.servers.relay import run_command
 
-__all__ = ["place", "plain_role"]
+__all__ = ["place"]
 
 WITNESS: LiteralString = (
     "select position::text, system_identifier, timeline, publication from cdc_outbox_witness"

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from tests.integration.initial import ROW, Set, place, plain_role
+from tests.integration.initial import ROW, Set, place
 
-__all__ = ["place", "plain_role"]
+__all__ = ["place"]
 
 WITNESS: LiteralString = (
     "select position::text, system_identifier, timeline, publication from cdc_outbox_witness"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import Writer, create_outbox, verify
 from tests.servers.process import free_port
-from tests.servers.security import USERS, Listener, Mechanism, certificates, client_settings
+from tests.servers.security import USERS, Listener, Mechanism, certificates, client_settings, unsecured_token
 from tests.servers.wait import eventually
 
 Secured = Callable[..., Passage]
@@ -63,14 +61,6 @@ def test_ways_in(secured: Secured, listener: Listener, mechanism: Mechanism) -> 
     done = passage.run()
     assert payloads(passage.read(f"{passage.topics}events")) == ["v"]
     assert USERS["relay"] not in done.stderr
-
-
-def unsecured_token(subject: str, seconds: int) -> str:
-    """A token as the broker's unsecured validator takes it: claims without a signature."""
-    now = int(time.time())
-    parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds})
-    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
-    return f"{encoded[0]}.{encoded[1]}."
 
 
 @pytest.mark.parametrize("hook", ["plain", "waiting"])

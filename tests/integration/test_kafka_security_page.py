@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Database
-from tests.integration.test_kafka_security import unsecured_token
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import KafkaBroker
 from tests.servers.ledger import read_all
 from tests.servers.process import free_port
-from tests.servers.security import USERS, certificates
+from tests.servers.security import USERS, certificates, unsecured_token
 from tests.servers.shell import FENCE, Running, Shell, blocks, shell_of_checkout
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "connect-to-a-secured-kafka.md").read_text()

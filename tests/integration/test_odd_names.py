@@ -17,7 +17,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
-from tests.integration.test_peek import lines_of
+from tests.integration.peeked import lines_of
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.relay import RelayProcess, run_command

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.peeked import TEMPORARY, Make, Place, lines_of
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox, read_all
 from tests.servers.pipeline import Pipeline
@@ -23,7 +24,6 @@ from tests.servers.process import free_port
 from tests.servers.relay import RelayProcess, clean_environment, run_command
 from tests.servers.wait import PATIENCE, eventually
 
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 KEYS = {
     "schema_version",
     "lsn",
@@ -36,68 +36,6 @@ KEYS = {
     "payload",
     "row",
 }
-POSITIONS: LiteralString = (
-    "select restart_lsn::text, confirmed_flush_lsn::text, catalog_xmin::text from pg_replication_slots"
-    " where slot_name = %s"
-)
-TEMPORARY: LiteralString = (
-    "select slot_name from pg_replication_slots where temporary and database = current_database()"
-)
-
-Make = Callable[..., RelayProcess]
-
-
-class Place:
-    """A database with an outbox, a slot, and `peek` on it. Kafka is away unless a test has one."""
-
-    def __init__(self, database: Database, slot: str, bootstrap: str) -> None:
-        self.database = database
-        self.slot = slot
-        self.bootstrap = bootstrap
-
-    def init(self) -> Place:
-        done = self.run("init")
-        assert done.returncode == 0, done.stderr
-        return self
-
-    def run(self, command: str, *arguments: str, dsn: str = "") -> subprocess.CompletedProcess[str]:
-        environment = {
-            "CDC_OUTBOX_DSN": dsn or self.database.dsn,
-            "CDC_OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap,
-        }
-        done = run_command(command, "--slot", self.slot, *arguments, env=environment)
-        assert PASSWORD not in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    def peek(self, *arguments: str) -> list[dict[str, Any]]:
-        done = self.run("peek", "--json", *arguments)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def refused(self, *arguments: str, code: int = 78) -> tuple[str, str]:
-        done = self.run("peek", *arguments)
-        assert done.returncode == code, done.stdout + done.stderr
-        *_, error, remedy = done.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert remedy.startswith("next: ")
-        return error, remedy
-
-    def execute(self, query: LiteralString, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        return self.database.server.execute(query, parameters, dbname=self.database.name)
-
-    def insert(self, *keys: str, payload: str = '{"a": 1}') -> None:
-        """One transaction with a row for each key."""
-        with psycopg.connect(self.database.dsn) as connection:
-            for key in keys:
-                connection.execute(
-                    "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
-                    " values ('order', %s, 'placed', %s)",
-                    (key, payload),
-                )
-
-    def positions(self) -> tuple[Any, ...]:
-        return self.execute(POSITIONS, (self.slot,))[0]
 
 
 @pytest.fixture
@@ -120,11 +58,6 @@ def follow(place: Place, make_relay: Make) -> Callable[..., RelayProcess]:
         return process
 
     return start
-
-
-def lines_of(process: RelayProcess, count: int) -> list[dict[str, Any]]:
-    eventually(lambda: len(process.output) >= count, 30, lambda: f"{count} events\n{process.text()}")
-    return [json.loads(line) for line in process.output]
 
 
 @ALL_VERSIONS

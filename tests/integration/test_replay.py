@@ -25,8 +25,8 @@ from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.table_wanted import TableWanted
 from cdc_outbox.repair.replay import Replay
 from cdc_outbox.settings import load
-from tests.integration.conftest import Database
-from tests.integration.test_peek import ALL_VERSIONS, POSITIONS
+from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.peeked import POSITIONS
 from tests.polling.table import B
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record

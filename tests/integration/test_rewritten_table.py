@@ -14,8 +14,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres import table_rows
 from cdc_outbox.settings import PostgresSettings
 from tests.integration.backfilled import TABLE_C, Backfilled, place
-from tests.integration.conftest import Database
-from tests.integration.initial import ALL_VERSIONS
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD
 
 __all__ = ["place"]

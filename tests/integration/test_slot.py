@@ -20,12 +20,11 @@ from cdc_outbox.errors import CdcOutboxError, SlotBlocked, SlotBusy, SlotLost
 from cdc_outbox.postgres import slot as slots
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.settings import PostgresSettings
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.wait import PATIENCE, eventually
 
 T = TypeVar("T")
-ALL_VERSIONS = pytest.mark.usefixtures("postgres_version")
 
 
 @pytest.fixture

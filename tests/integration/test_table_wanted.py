@@ -22,14 +22,13 @@ from cdc_outbox.repair.find import find
 from cdc_outbox.repair.replay import Replay
 from cdc_outbox.settings import Settings, load
 from cdc_outbox.settings.model import PostgresSettings
-from tests.integration.conftest import Database
-from tests.integration.initial import ALL_VERSIONS, plain_role  # noqa: F401 - a fixture
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.kafka import Kafka
 from tests.servers.wait import PATIENCE, eventually
 
 
 @ALL_VERSIONS
-def test_a_plain_owner_sees_who_waits_for_its_table(database: Database, plain_role: str) -> None:  # noqa: F811
+def test_a_plain_owner_sees_who_waits_for_its_table(database: Database, plain_role: str) -> None:
     """What sessions of other roles do is hidden from a role that is nothing else; whom they wait for isn't."""
     dsn = database.server.dsn(database.name, user=plain_role)
     settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)

@@ -15,12 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from psycopg.sql import SQL
 
 from cdc_outbox.faults import HOLD_CONFIRMATION
 from tests.integration.conftest import Database
+from tests.integration.scraped import scrape, status, value
 from tests.servers.cache import CHECKOUT
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.pipeline import Pipeline
@@ -31,31 +30,6 @@ from tests.servers.wait import PATIENCE, eventually
 
 TOKEN = secrets.token_hex(32)
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-def scrape(relay: RelayProcess) -> dict[str, Metric]:
-    """The metrics by their names without prefix and, for counters, without `_total`."""
-    code, body = relay.get("/metrics")
-    assert code == 200
-    families = text_string_to_metric_families(body)
-    return {family.name.removeprefix("cdc_outbox_"): family for family in families}
-
-
-def value(relay: RelayProcess, name: str, **labels: str) -> float | None:
-    """One sample's value, None where there is none."""
-    family = scrape(relay).get(name)
-    for sample in family.samples if family else ():
-        if sample.labels.items() >= labels.items():
-            return sample.value
-    return None
-
-
-def status(relay: RelayProcess) -> Mapping[str, Any]:
-    code, body = relay.get("/status")
-    assert code == 200
-    document = json.loads(body)
-    assert isinstance(document, dict)
-    return document
 
 
 def health(relay: RelayProcess) -> tuple[int, str]:
