@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 
 import psycopg
@@ -11,9 +12,13 @@ import pytest
 from cdc_outbox import ddl
 from cdc_outbox.inbox.psycopg import first_time
 from tests.integration.applications import CONSUMER, Application, Work, ask, each_application, orders
+from tests.integration.cleaned import Place, place
 from tests.integration.conftest import Database
+from tests.servers.postgres import PASSWORD
 from tests.servers.relay import run_command
 from tests.servers.wait import eventually
+
+__all__ = ["place"]
 
 
 @pytest.fixture
@@ -128,3 +133,37 @@ def test_a_role_that_may_not_make_the_table(database: Database) -> None:
         f"error: the role {role} may not make public.cdc_outbox_inbox, which needs create on schema public"
     )
     assert "cdc-outbox inbox create --print-sql | psql" in remedy
+
+
+def test_old_rows_of_the_inbox_go(place: Place) -> None:
+    def inbox(*arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
+        done = run_command("inbox", *arguments, env={**place.environment, **(env or {})})
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "there is no table public.cdc_outbox_inbox" in inbox("cleanup", "--older-than", "30d", code=78)
+    inbox("create")
+    place.sql(
+        "insert into cdc_outbox_inbox select 'billing', n::text, now() - '31 days'::interval"
+        " from generate_series(1, 2500) n",
+        "insert into cdc_outbox_inbox select 'billing', 'new', now() - '29 days'::interval",
+    )
+    assert "2500 rows would go" in inbox("cleanup", "--older-than", "30d", "--dry-run")
+    assert "0 rows would go" in inbox("cleanup", "--older-than", "999999999999d", "--dry-run")
+    assert json.loads(inbox("cleanup", "--older-than", "30d", "--json"))["removed"] == 2500
+    left = place.database.server.execute("select event_id from cdc_outbox_inbox", dbname=place.database.name)
+    assert left == [("new",)]
+
+    role = f"billing_{place.slot}"
+    place.sql(f"create role {role} login password '{PASSWORD}'")
+    try:
+        # The consumer's database is the one that --dsn names; the outbox's owner has no part in it.
+        outbox = {"CDC_OUTBOX_ADMIN_DSN": "postgresql://nobody@127.0.0.1:1/none"}
+        mine = place.database.server.dsn(place.database.name, user=role, password=PASSWORD)
+        cleanup = ("cleanup", "--older-than", "1d", "--dsn", mine)
+        said = inbox(*cleanup, code=78, env=outbox)
+        assert f"error: the role {role} may not remove rows of public.cdc_outbox_inbox" in said
+        place.sql(said.partition("next: as its owner: ")[2].partition(";")[0])
+        assert "1 rows removed" in inbox(*cleanup, env=outbox)
+    finally:
+        place.sql(f"drop owned by {role}", f"drop role {role}")

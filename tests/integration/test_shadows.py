@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from tests.integration.cleaned import PROVE
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage
-from tests.integration.test_cleanup import PROVE
 from tests.polling.table import TABLES
 from tests.servers.kafka import Kafka
 from tests.servers.relay import run_command
