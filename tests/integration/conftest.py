@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
+from tests.integration.passage import Passage
 from tests.servers.kafka import Kafka, KafkaBroker, KafkaCluster, shared_kafka
 from tests.servers.ledger import Consumer, Writer, create_outbox
 from tests.servers.pipeline import Pipeline
@@ -245,6 +246,18 @@ def make_pipeline(slot: str, aggregate_type: str) -> Iterator[Callable[..., Pipe
             return _closed_by(stack, Pipeline(server, kafka, **{**named, **options}))
 
         yield make
+
+
+@pytest.fixture
+def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """Publication, witness, slot and topic for the default table, and no relay yet."""
+    return make_pipeline(outbox, kafka).prepare().init()
+
+
+@pytest.fixture
+def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
+    """A slot's name and a prefix of topics in an empty database."""
+    return Passage(database, kafka, slot, topics)
 
 
 @pytest.fixture

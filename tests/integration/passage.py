@@ -10,15 +10,17 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from cdc_outbox.lsn import LSN
-from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
 from tests.servers.relay import RelayProcess, run_command
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Database
 
 
 class Passage:

@@ -10,14 +10,11 @@ import json
 import re
 import shlex
 import uuid
-from collections.abc import Callable
 
 import psycopg
 import pytest
 from psycopg.sql import SQL
 
-from tests.integration.conftest import Database
-from tests.servers.kafka import Kafka
 from tests.servers.ledger import Consumer, Record
 from tests.servers.pipeline import Pipeline
 from tests.servers.wait import PATIENCE
@@ -33,13 +30,6 @@ UNNEEDED = (
     SQL("alter table outbox drop column headers, drop column note"),
     SQL("alter table outbox add column headers jsonb"),
 )
-
-
-@pytest.fixture
-def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    pipeline = make_pipeline(outbox, kafka).prepare()
-    pipeline.init()
-    return pipeline
 
 
 class Rows:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-import pytest
 from confluent_kafka import Producer
 from psycopg.sql import SQL, Identifier, Literal
 
@@ -48,11 +47,6 @@ def insert(pipeline: Pipeline, key: str, more: str = "") -> str:
         if more:
             connection.execute(more.encode())
     return str(event_id)
-
-
-@pytest.fixture
-def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    return make_pipeline(outbox, kafka).prepare().init()
 
 
 def test_delivered(

@@ -94,11 +94,6 @@ class Place:
 
 
 @pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
-
-
-@pytest.fixture
 def make_place(database: Database, kafka: Kafka, slot: str, topics: str) -> Callable[..., Place]:
     def make(letter: str, *, broker: Kafka | None = None, init: tuple[str, ...] = ()) -> Place:
         passage = Passage(database, broker or kafka, slot, topics)

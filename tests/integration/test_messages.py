@@ -13,15 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.conftest import Database
-from tests.integration.passage import Passage
+from tests.integration.passage import Passage, payloads
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, create_outbox
 from tests.servers.postgres import Postgres
-
-
-@pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
 
 
 def keys(records: list[Record]) -> list[bytes | None]:
@@ -30,10 +25,6 @@ def keys(records: list[Record]) -> list[bytes | None]:
 
 def values(records: list[Record]) -> list[bytes | None]:
     return [record.value for record in records]
-
-
-def texts(records: list[Record]) -> list[str]:
-    return [(record.value or b"").decode() for record in records]
 
 
 def test_the_default_table(passage: Passage) -> None:
@@ -117,14 +108,14 @@ def test_the_value_is_the_payload_byte_for_byte(passage: Passage) -> None:
         flags += ["--table", f"outbox_{n}"]
         topics[kind] = passage.topic(str(n))
     passage.init(*flags)
-    for n, (kind, payloads) in enumerate(PAYLOADS.items()):
-        for payload in (*payloads, None):
+    for n, (kind, texts) in enumerate(PAYLOADS.items()):
+        for payload in (*texts, None):
             passage.sql(
                 f"insert into outbox_{n} (topic, payload) values (%s, %s::{kind})", topics[kind], payload
             )
     passage.run(*flags)
-    for kind, payloads in PAYLOADS.items():
-        expected = [each.encode() if isinstance(each, str) else each for each in payloads]
+    for kind, texts in PAYLOADS.items():
+        expected = [each.encode() if isinstance(each, str) else each for each in texts]
         records = passage.read(topics[kind])
         assert values(records) == [*expected, None], kind
         assert keys(records) == [b"42"] * len(records)
@@ -204,7 +195,7 @@ def test_what_a_transaction_sends(passage: Passage, run: Run) -> None:
         passage.sql(insert.format("g1"))
         connection.tpc_commit()
     expected = "a1 a2 a3 a4 b1 c1 c2 c3 d1 e1 e2 e3 f1 f2 g1 h1"
-    assert texts(run()) == expected.split()
+    assert payloads(run()) == expected.split()
 
 
 def test_transactions_follow_in_commit_order(passage: Passage, run: Run) -> None:
@@ -216,7 +207,7 @@ def test_transactions_follow_in_commit_order(passage: Passage, run: Run) -> None
         second.execute(insert, ["second 2"])
         second.commit()
         first.commit()
-    assert texts(run()) == ["second 1", "second 2", "first 1", "first 2"]
+    assert payloads(run()) == ["second 1", "second 2", "first 1", "first 2"]
 
 
 def test_provenance_is_unique_and_ordered(passage: Passage, run: Run) -> None:
@@ -290,7 +281,7 @@ def test_a_partitioned_outbox_arrives_by_its_root(passage: Passage) -> None:
     )
     passage.transaction("alter table outbox detach partition outbox_new", "drop table outbox_new")
     passage.run("--topic", topic)
-    assert texts(passage.read(topic)) == ["old", "rest", "straight", "new"]
+    assert payloads(passage.read(topic)) == ["old", "rest", "straight", "new"]
 
 
 def test_quoted_names(passage: Passage) -> None:
@@ -351,8 +342,8 @@ def test_a_topic_column_without_a_value_falls_back_to_the_aggregate_type(passage
     for name, payload in ((topic, "named"), (None, "null"), ("", "empty")):
         passage.sql(insert, name, f"{passage.topics}Order", payload)
     passage.run()
-    assert texts(passage.read(topic)) == ["named"]
-    assert texts(passage.read(fallback)) == ["null", "empty"]
+    assert payloads(passage.read(topic)) == ["named"]
+    assert payloads(passage.read(fallback)) == ["null", "empty"]
 
 
 def test_events_without_a_key_are_spread(passage: Passage) -> None:
@@ -364,7 +355,7 @@ def test_events_without_a_key_are_spread(passage: Passage) -> None:
     )
     passage.run("--key", "none")
     records = passage.read(topic)
-    assert sorted(int(text) for text in texts(records)) == [*range(1, 301)]
+    assert sorted(int(text) for text in payloads(records)) == [*range(1, 301)]
     assert keys(records) == [None] * 300
     passage.sql("insert into outbox (topic) values (%s)", topic)
     passage.run("--key", "none")
@@ -507,4 +498,4 @@ def test_rows_that_are_left_out(passage: Passage) -> None:
     ):
         passage.sql(insert, bus, topic, payload, status)
     passage.run("--key", "none")
-    assert texts(passage.read(topic)) == ["1", "4", "5"]
+    assert payloads(passage.read(topic)) == ["1", "4", "5"]

@@ -20,11 +20,6 @@ SMALL_TOPIC = {"max.message.bytes": "2000"}
 BIG = "BIG" + "x" * 5000
 
 
-@pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
-
-
 @pytest.fixture(params=["readable", "learnt"])
 def limited(request: pytest.FixtureRequest, database: Database, slot: str, topics: str) -> Iterator[Passage]:
     """A cluster whose topic `small` takes 2000 bytes, with and without the right to read that limit."""

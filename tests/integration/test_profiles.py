@@ -8,9 +8,7 @@ from uuid import uuid4
 import pytest
 from psycopg import sql
 
-from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words
-from tests.servers.kafka import Kafka
 from tests.servers.relay import run_command
 from tests.unit.libraries import (
     AXON,
@@ -23,11 +21,6 @@ from tests.unit.libraries import (
     WOLVERINE,
     Library,
 )
-
-
-@pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
 
 
 def make(passage: Passage, *libraries: Library) -> list[str]:

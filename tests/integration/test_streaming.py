@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 
 import psycopg
-import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from cdc_outbox.lsn import LSN
-from tests.integration.conftest import Database
-from tests.servers.kafka import Kafka
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.pipeline import Pipeline
-from tests.servers.postgres import Postgres
 from tests.servers.relay import run_command
 from tests.servers.wait import PATIENCE
 
+pytestmark = ALL_VERSIONS
+
 INSERT = "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, 'made', %s)"
-
-
-@pytest.fixture
-def pipeline(
-    postgres_version: Postgres, outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
-) -> Pipeline:
-    pipeline = make_pipeline(outbox, kafka).prepare()
-    pipeline.init()
-    return pipeline
 
 
 def test_what_commits_arrives_in_order_and_once(pipeline: Pipeline) -> None:

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.integration.conftest import Database
 from tests.integration.passage import Passage
-from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
-
-
-@pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
-
 
 # Type → what is inserted, and what arrives.
 PRINTED = {

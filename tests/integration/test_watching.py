@@ -38,11 +38,6 @@ def health(relay: RelayProcess) -> tuple[int, str]:
 
 
 @pytest.fixture
-def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    return make_pipeline(outbox, kafka).prepare().init()
-
-
-@pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")

@@ -16,7 +16,6 @@ from cdc_outbox.postgres.whole import LIMIT, Rows, parts, place
 from cdc_outbox.settings import load
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, payloads
-from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.relay import run_command
 
@@ -34,11 +33,6 @@ PARTITIONED = (
 FILL = "insert into {}(topic, aggregate_id, payload, status) select %s, 'k', %s || i, %s from generate_series(1, 5) i"
 BY_WORD = "select rtrim(payload, '0123456789'), status, count(*)::int from {} group by 1, 2 order by 1, 2"
 MARK = ("--mark", "update")
-
-
-@pytest.fixture
-def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
-    return Passage(database, kafka, slot, topics)
 
 
 def test_a_table_that_joins_with_rows_of_its_old_relay_keeps_them(passage: Passage) -> None:

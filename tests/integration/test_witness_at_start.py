@@ -25,13 +25,6 @@ from tests.servers.wait import PATIENCE, eventually
 LSNS = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b")
 
 
-@pytest.fixture
-def pipeline(outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    pipeline = make_pipeline(outbox, kafka).prepare()
-    pipeline.init()
-    return pipeline
-
-
 def refused(pipeline: Pipeline, *flags: str, dsn: str | None = None) -> tuple[str, str]:
     """Start a relay that must end with 78; what is wrong and the next step."""
     relay = pipeline.start(*flags, way=dsn, state=None, http=False)

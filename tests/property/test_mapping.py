@@ -23,7 +23,6 @@ from tests.unit.libraries import LIBRARIES, Library
 from tests.unit.mapped import (
     BOOL,
     BYTEA,
-    COMMIT_US,
     DEFAULT,
     ENUM,
     INT8,
@@ -40,6 +39,7 @@ from tests.unit.mapped import (
     relation,
     settings,
 )
+from tests.unit.scripted import COMMIT_US
 
 TYPES = [BOOL, BYTEA, INT8, JSON, JSONB, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, UUID, ENUM]
 ALL = {

@@ -8,11 +8,11 @@ from cdc_outbox.event import Encoded, TableName
 from cdc_outbox.postgres.pgoutput import Column, Relation
 from cdc_outbox.settings.model import OutboxSettings
 from cdc_outbox.table.mapping import Mapping, Plan
+from tests.unit.scripted import COMMIT_US
 
 BOOL, BYTEA, INT8, INT4, TEXT, JSON, JSONB, VARCHAR = 16, 17, 20, 23, 25, 114, 3802, 1043
 TIMESTAMP, TIMESTAMPTZ, UUID, NUMERIC, ENUM = 1114, 1184, 2950, 1700, 16500
 
-COMMIT_US = 1_705_497_250_250_999
 LSN = 0x16_B374_D848
 
 SETTINGS = OutboxSettings(

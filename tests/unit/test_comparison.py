@@ -16,7 +16,6 @@ from cdc_outbox.repair.comparison import Comparison
 from cdc_outbox.repair.old_book import Book
 from cdc_outbox.repair.trial import Trial, attempt
 from tests.unit.mapped import (
-    COMMIT_US,
     DEFAULT,
     TABLE_A,
     TABLE_B,
@@ -25,6 +24,7 @@ from tests.unit.mapped import (
     Mapped,
     settings,
 )
+from tests.unit.scripted import COMMIT_US
 
 TABLE = TableName("public", "outbox")
 NOW = COMMIT_US + 3_600_000_000

@@ -7,7 +7,6 @@ import pytest
 from cdc_outbox.errors import PoisonEvent
 from tests.unit.mapped import (
     BYTEA,
-    COMMIT_US,
     DEFAULT,
     ENUM,
     EVENT,
@@ -26,6 +25,7 @@ from tests.unit.mapped import (
     UUID,
     Mapped,
 )
+from tests.unit.scripted import COMMIT_US
 
 
 def test_the_default_table_needs_no_settings():

@@ -26,7 +26,8 @@ from tests.unit.libraries import (
     WOLVERINE,
     Library,
 )
-from tests.unit.mapped import COMMIT_US, JSONB, LSN, TEXT, settings
+from tests.unit.mapped import JSONB, LSN, TEXT, settings
+from tests.unit.scripted import COMMIT_US
 
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.profile)
 

@@ -16,7 +16,6 @@ from cdc_outbox.settings.schema import document
 from cdc_outbox.table.mapping import Mapping
 from tests.unit.libraries import LIBRARIES, Library
 from tests.unit.mapped import (
-    COMMIT_US,
     JSONB,
     LSN,
     TABLE_A,
@@ -28,6 +27,7 @@ from tests.unit.mapped import (
     VARCHAR,
     relation,
 )
+from tests.unit.scripted import COMMIT_US
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 DEBEZIUM = {"id": UUID, "aggregatetype": VARCHAR, "aggregateid": VARCHAR, "type": VARCHAR, "payload": JSONB}
