@@ -25,7 +25,6 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.relay import RelayProcess, run_command
 from tests.servers.wait import eventually
 
-KEY = {"a": (), "b": ("--key", "payload:/order_id"), "c": ("--key", "payload:/order_id")}
 CLOCKS_MS = 2
 """Kafka's times are whole milliseconds, and its clock is read in another process."""
 
@@ -49,7 +48,7 @@ class Storm:
         self.counts: Counter[str] = Counter()
 
     def start(self) -> RelayProcess:
-        flags = ("--mark", "update", *KEY[self.table.letter])
+        flags = ("--mark", "update", *self.table.key_flags)
         return RelayProcess(self.dsn, self.kafka.bootstrap, slot="marks", flags=flags)
 
     def blows(self) -> list[Callable[[], None]]:

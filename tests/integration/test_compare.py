@@ -39,12 +39,8 @@ class Trial:
         self.place = Place(database, slot, bootstrap)
         self._make_relay = make_relay
         table.make(database.dsn)
-        done = self.place.run("init", "--only", "publication", *self.key(table))
+        done = self.place.run("init", "--only", "publication", *table.key_flags)
         assert done.returncode == 0, done.stderr
-
-    @staticmethod
-    def key(table: Table) -> list[str]:
-        return [] if table is A else ["--key", "payload:/order_id"]
 
     def start(self, *flags: str) -> RelayProcess:
         process = self._make_relay(
@@ -105,7 +101,7 @@ def test_each_difference_is_named_with_its_step(
     topic = f"{topics}orders"
     kafka.create_topic(topic, partitions=1)
     trial = Trial(database, slot, kafka.bootstrap, make_relay, B)
-    process = trial.start("--compare", "1h", "--limit", "9", *trial.key(B))
+    process = trial.start("--compare", "1h", "--limit", "9", *B.key_flags)
     rows = [("kafka", topic), ("nats", topic), ("kafka", "no topic"), ("kafka", "absent")]
     for number, (bus, where) in enumerate(rows):
         trial.place.execute(

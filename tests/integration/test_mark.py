@@ -34,7 +34,6 @@ from tests.servers.relay import RelayProcess, clean_environment, run_command
 from tests.servers.shell import FENCE, Shell, blocks, path_of
 from tests.servers.wait import PATIENCE, eventually
 
-KEYS = {"a": (), "b": ("--key", "payload:/order_id"), "c": ("--key", "payload:/order_id")}
 MARKED: dict[str, LiteralString] = {
     "a": "status = 'sent' and sent_at is not null",
     "b": "status = 'sent' and sent_at is not null",
@@ -50,7 +49,7 @@ class Place:
     def __init__(self, passage: Passage, table: Table) -> None:
         self.passage = passage
         self.table = table
-        self.flags = ("--mark", "update", *KEYS[table.letter])
+        self.flags = ("--mark", "update", *table.key_flags)
         self.topic = passage.topic("orders", 2)
         self.written = 0
 
@@ -110,7 +109,7 @@ def test_what_was_sent_is_marked_in_batches_and_what_was_sent_before_too(
 ) -> None:
     place = make_place("c")
     place.write(1500)
-    place.passage.run(*KEYS["c"])
+    place.passage.run(*place.table.key_flags)
     assert place.marked == 0
     place.write(1500)
     place.passage.run(*place.flags)

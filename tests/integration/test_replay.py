@@ -352,7 +352,7 @@ def test_a_key_in_the_payload_and_rows_of_another_bus(
     B.make(database.dsn)
     topic = f"{topics}orders"
     kafka.create_topic(topic, partitions=2)
-    pipeline = make_pipeline(database, kafka, flags=["--key", "payload:/order_id"])
+    pipeline = make_pipeline(database, kafka, flags=B.key_flags)
     pipeline.topic = topic
     stage = Stage(pipeline)
     done = stage.run("init")

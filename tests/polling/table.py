@@ -12,6 +12,8 @@ from psycopg.sql import SQL
 OTHER_BUS: Final = "rabbitmq"
 """Rows for this bus are not for Kafka (table B)."""
 
+KEY_IN_PAYLOAD: Final = ("--key", "payload:/order_id")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -19,7 +21,7 @@ class Table:
 
     `insert` takes the parameters `event_id`, `key`, `topic`, `payload` (JSON text) and `bus`. `unsent` is the condition
     of rows that the relay hasn't sent; `given_up` that of rows that it never will. `id` is what consumers know
-    an event by: the header `id`.
+    an event by: the header `id`. `key_flags` name the key to our relay, where the table's columns don't.
     """
 
     letter: str
@@ -28,6 +30,7 @@ class Table:
     unsent: LiteralString
     given_up: LiteralString
     id: LiteralString
+    key_flags: tuple[str, ...]
     partitioner: str
 
     def make(self, dsn: str) -> None:
@@ -74,6 +77,7 @@ A = Table(
     unsent="status <> 'sent'",
     given_up="false",
     id="id",
+    key_flags=(),
     partitioner="murmur2_random",
 )
 
@@ -101,6 +105,7 @@ B = Table(
     unsent="status not in ('sent', 'failed') and bus = 'kafka'",
     given_up="status = 'failed'",
     id="event_id",
+    key_flags=KEY_IN_PAYLOAD,
     partitioner="consistent_random",
 )
 
@@ -119,6 +124,7 @@ C = Table(
     unsent="sent_at is null",
     given_up="false",
     id="id",
+    key_flags=KEY_IN_PAYLOAD,
     partitioner="murmur2_random",
 )
 
