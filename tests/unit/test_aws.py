@@ -7,7 +7,7 @@ import base64
 import datetime
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import botocore.auth
@@ -132,11 +132,11 @@ def test_without_credentials_it_is_tried_again(machine: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("planted")
-def test_without_a_region_it_is_a_wrong_setting() -> None:
-    for ask in (aws.msk, lambda: ask_rds("db.example.org")):
-        with pytest.raises(ConfigError, match="the region isn't given") as raised:
-            ask()
-        assert raised.value.next == "export AWS_REGION=eu-central-1"
+@pytest.mark.parametrize("ask", [aws.msk, lambda: ask_rds("db.example.org")], ids=["Kafka", "PostgreSQL"])
+def test_without_a_region_it_is_a_wrong_setting(ask: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match="the region isn't given") as raised:
+        ask()
+    assert raised.value.next == "export AWS_REGION=eu-central-1"
 
 
 def test_credentials_are_asked_for_once(planted: pytest.MonkeyPatch) -> None:

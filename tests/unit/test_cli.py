@@ -84,7 +84,8 @@ class TestHelp:
     def test_version(self) -> None:
         assert invoke("--version").stdout == f"cdc-outbox {__version__}\n"
 
-    def test_imports_nothing_heavy(self) -> None:
+    @pytest.mark.parametrize("args", [["--help"], ["config", "show", "--help"]], ids=" ".join)
+    def test_imports_nothing_heavy(self, args: list[str]) -> None:
         """The reason why help answers at once."""
         code = (
             "import sys\nfrom cdc_outbox.cli import main\n"
@@ -92,11 +93,8 @@ class TestHelp:
             "heavy = {'asyncio', 'psycopg', 'aiokafka', 'orjson', 'ssl', 'tomllib', 'difflib'} & sys.modules.keys()\n"
             "print(sorted(heavy), file=sys.stderr)\n"
         )
-        for args in (["--help"], ["config", "show", "--help"]):
-            done = subprocess.run(
-                [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
-            )
-            assert done.stderr == "[]\n"
+        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+        assert done.stderr == "[]\n"
 
     def test_as_a_module(self) -> None:
         done = subprocess.run(
@@ -107,9 +105,9 @@ class TestHelp:
         )
         assert "Usage: cdc-outbox config " in done.stdout
 
-    def test_is_ascii(self) -> None:
-        for args in (["--help"], ["config", "show", "--help"]):
-            assert invoke(*args).stdout.isascii()
+    @pytest.mark.parametrize("args", [["--help"], ["config", "show", "--help"]], ids=" ".join)
+    def test_is_ascii(self, args: list[str]) -> None:
+        assert invoke(*args).stdout.isascii()
 
 
 class TestUsage:
@@ -244,13 +242,13 @@ class TestErrors:
         result = invoke("peek", program=failing(error, "peek", monkeypatch))
         assert result.stderr == "error: row a\\x1b[2J\nnext: see row \\x07\n"
 
-    def test_secrets_are_taken_out(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("level", ["info", "debug"])
+    def test_secrets_are_taken_out(self, here: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
         monkeypatch.setenv("CDC_OUTBOX_DSN", "postgresql://u:s3cr3t-Passw0rd@h/d")
         error = RuntimeError("server said s3cr3t-Passw0rd")
-        for level in ("info", "debug"):
-            result = invoke("peek", "--log-level", level, program=failing(error, "peek", monkeypatch))
-            assert "s3cr3t" not in result.stderr
-            assert "server said ***" in result.stderr
+        result = invoke("peek", "--log-level", level, program=failing(error, "peek", monkeypatch))
+        assert "s3cr3t" not in result.stderr
+        assert "server said ***" in result.stderr
 
     def test_of_a_group_the_gravest(self) -> None:
         poison = errors.PoisonEvent("bad row", next="look", reason="key")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from cdc_outbox.cli.account import PARTITIONER, lines
 from cdc_outbox.event import TableName
 from cdc_outbox.kafka.placement import Obstacle
@@ -91,17 +93,12 @@ def test_what_the_old_relay_sent_is_the_same_and_its_delay_is_told():
     assert "note: Kafka was not reached, so nobody knows whether it would take them" in lines(document)
 
 
-def test_a_time_that_can_not_be_counts_as_when_it_was_seen():
-    for time in ("infinity", "2024-01-17 13:14:10.25+00", None):
-        seen = Seen(TABLE_A, ROW_A)
-        seen.add(id="1")
-        seen.says("1", "sent", time, at_us=COMMIT_US + 500_000)
-        assert seen.finish()["old_relay_delay_seconds"] == {
-            "p50": 0.5,
-            "p99": 0.5,
-            "max": 0.5,
-            "at_most": True,
-        }
+@pytest.mark.parametrize("time", ["infinity", "2024-01-17 13:14:10.25+00", None])
+def test_a_time_that_can_not_be_counts_as_when_it_was_seen(time: str | None):
+    seen = Seen(TABLE_A, ROW_A)
+    seen.add(id="1")
+    seen.says("1", "sent", time, at_us=COMMIT_US + 500_000)
+    assert seen.finish()["old_relay_delay_seconds"] == {"p50": 0.5, "p99": 0.5, "max": 0.5, "at_most": True}
 
 
 def test_what_it_has_not_sent_is_told_by_status_with_a_step():

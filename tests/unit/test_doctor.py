@@ -287,11 +287,15 @@ def test_remedies_go_to_a_broker_that_answers() -> None:
     assert made.topics().configure("t", "a", 1).startswith("kafka-configs.sh --bootstrap-server b1:9092 ")
 
 
-def test_no_topic_is_known_without_a_mapping() -> None:
-    for outbox, words in ((Outbox(), "without a mapping"), (Outbox(mapping={"t": "w"}), "names its own")):
-        made = side(outbox)
-        asyncio.run(made.topics().exist([]))
-        assert words in only(made.findings).message
+@pytest.mark.parametrize(
+    ("outbox", "words"),
+    [(Outbox(), "without a mapping"), (Outbox(mapping={"t": "w"}), "names its own")],
+    ids=["none", "of the table"],
+)
+def test_no_topic_is_known_without_a_mapping(outbox: Outbox, words: str) -> None:
+    made = side(outbox)
+    asyncio.run(made.topics().exist([]))
+    assert words in only(made.findings).message
 
 
 FACTS = Facts(

@@ -20,9 +20,9 @@ def test_a_table_whose_columns_are_all_known_leaves_no_doubt(columns: dict[str, 
     assert found(columns) is None
 
 
-def test_what_is_recognised_is_in_no_doubt() -> None:
-    for columns in (TABLE_B, TABLE_C):
-        assert found(columns, key="topic") is None
+@pytest.mark.parametrize("columns", [TABLE_B, TABLE_C])
+def test_what_is_recognised_is_in_no_doubt(columns: dict[str, int]) -> None:
+    assert found(columns, key="topic") is None
 
 
 @pytest.mark.parametrize(

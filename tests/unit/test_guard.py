@@ -111,11 +111,15 @@ def recalled(*incidents: Incident, publication: str | None = str(IDENTITY)) -> P
     return watch
 
 
-def test_the_publication_of_the_witness_passes() -> None:
-    for publication in (str(IDENTITY), None, "", "what another version wrote"):
-        watch = recalled(publication=publication)
-        assert watch.look(sound(IDENTITY, 10), LSN(9)) == Finding()
-        watch.require("s")
+@pytest.mark.parametrize(
+    "publication",
+    [str(IDENTITY), None, "", "what another version wrote"],
+    ids=["the same", "none", "empty", "of another version"],
+)
+def test_the_publication_of_the_witness_passes(publication: str | None) -> None:
+    watch = recalled(publication=publication)
+    assert watch.look(sound(IDENTITY, 10), LSN(9)) == Finding()
+    watch.require("s")
 
 
 def test_a_publication_made_again_while_nobody_looked_bars_until_it_is_accepted() -> None:

@@ -197,10 +197,10 @@ def test_a_pod_finds_its_secrets_and_settings(
     assert Path(values["http.token_file"]).is_file()
 
 
-def test_each_pod_is_of_the_one_image(made: list[Manifest]) -> None:
-    for kind in ("Deployment", "Job"):
-        (container,) = of(made, kind)["spec"]["template"]["spec"]["containers"]
-        assert container["image"] == "registry.example.org/cdc-outbox:1.0"
+@pytest.mark.parametrize("kind", ["Deployment", "Job"])
+def test_each_pod_is_of_the_one_image(made: list[Manifest], kind: str) -> None:
+    (container,) = of(made, kind)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.org/cdc-outbox:1.0"
 
 
 @pytest.mark.parametrize("variable", ["IMAGE", "TAG", "KAFKA"])

@@ -265,16 +265,18 @@ class TestLibraries:
         assert len(limit._seen) <= 256  # type: ignore[union-attr]  # our own filter
         assert len(lines(capsys)) == 1000
 
-    def test_traceback_only_in_debug(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for level, frames in (("info", False), ("debug", True)):
-            log.set_up(level, "json")
-            try:
-                raise RuntimeError("inside")
-            except RuntimeError:
-                logging.getLogger("asyncio").exception("a task failed")
-            (line,) = lines(capsys)
-            assert "RuntimeError: inside" in str(line["exception"])
-            assert ("Traceback" in str(line["exception"])) is frames
+    @pytest.mark.parametrize(("level", "frames"), [("info", False), ("debug", True)])
+    def test_traceback_only_in_debug(
+        self, capsys: pytest.CaptureFixture[str], level: str, frames: bool
+    ) -> None:
+        log.set_up(level, "json")
+        try:
+            raise RuntimeError("inside")
+        except RuntimeError:
+            logging.getLogger("asyncio").exception("a task failed")
+        (line,) = lines(capsys)
+        assert "RuntimeError: inside" in str(line["exception"])
+        assert ("Traceback" in str(line["exception"])) is frames
 
     def test_warnings_of_python(self, capsys: pytest.CaptureFixture[str]) -> None:
         log.set_up("info", "json")

@@ -109,12 +109,12 @@ def test_a_template_without_braces_is_one_topic_for_all_rows():
     assert Mapped(topic="orders").topic(aggregate_type=None) == "orders"
 
 
-def test_every_source_empty_is_poison():
+@pytest.mark.parametrize("kind", [None, ""])
+def test_every_source_empty_is_poison(kind: str | None):
     mapped = Mapped({**DEFAULT, "topic": TEXT})
-    for kind in (None, ""):
-        with pytest.raises(PoisonEvent, match="topic and aggregate_type is NULL or empty") as caught:
-            mapped.encode(aggregate_type=kind)
-        assert caught.value.reason == "topic"
+    with pytest.raises(PoisonEvent, match="topic and aggregate_type is NULL or empty") as caught:
+        mapped.encode(aggregate_type=kind)
+    assert caught.value.reason == "topic"
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "outbox.event."])
@@ -152,11 +152,11 @@ def test_a_bytea_key_is_its_bytes():
     assert Mapped({**DEFAULT, "aggregate_id": BYTEA}).key(aggregate_id="\\x") == b""
 
 
-def test_bytea_in_another_form_than_hex_is_poison():
-    for text in ("\\000abc", "", "\\x0", "\\xzz"):
-        with pytest.raises(PoisonEvent, match="aggregate_id") as caught:
-            Mapped({**DEFAULT, "aggregate_id": BYTEA}).key(aggregate_id=text)
-        assert caught.value.reason == "column"
+@pytest.mark.parametrize("text", ["\\000abc", "", "\\x0", "\\xzz"])
+def test_bytea_in_another_form_than_hex_is_poison(text: str):
+    with pytest.raises(PoisonEvent, match="aggregate_id") as caught:
+        Mapped({**DEFAULT, "aggregate_id": BYTEA}).key(aggregate_id=text)
+    assert caught.value.reason == "column"
 
 
 @pytest.mark.parametrize(

@@ -131,14 +131,14 @@ def test_a_status_of_a_strange_type_is_somebody_elses():
         (INT8, "1705497250251"),
     ],
 )
-def test_a_row_that_is_due_later_is_poison_or_sent_at_once(type_oid: int, text: str):
-    for name in ("next_run_at", "available_at"):
-        columns = {**DEFAULT, name: type_oid}
-        with pytest.raises(PoisonEvent, match=name) as caught:
-            Mapped(columns).encode(**{name: text})
-        assert caught.value.reason == "scheduled"
-        assert 'outbox.scheduled = "ignore"' in caught.value.next
-        Mapped(columns, scheduled="ignore").encode(**{name: text})
+@pytest.mark.parametrize("name", ["next_run_at", "available_at"])
+def test_a_row_that_is_due_later_is_poison_or_sent_at_once(name: str, type_oid: int, text: str):
+    columns = {**DEFAULT, name: type_oid}
+    with pytest.raises(PoisonEvent, match=name) as caught:
+        Mapped(columns).encode(**{name: text})
+    assert caught.value.reason == "scheduled"
+    assert 'outbox.scheduled = "ignore"' in caught.value.next
+    Mapped(columns, scheduled="ignore").encode(**{name: text})
 
 
 @pytest.mark.parametrize(

@@ -225,9 +225,13 @@ def test_the_hot_helpers_refuse_a_frame_without_a_message(
         helper(data, XLOG_HEADER)
 
 
-def test_the_error_never_tells_content():
-    for data in (row(b"t\0\0\0\xffsecret"), b"Y\0\0\0\x01secret", row(b"t\0\0\0\x06secret") + b"secret"):
-        with pytest.raises(ProtocolViolation) as caught:
-            pgoutput.decode(data)
-        assert "secret" not in str(caught.value) + caught.value.next
-        assert caught.value.__cause__ is None
+@pytest.mark.parametrize(
+    "data",
+    [row(b"t\0\0\0\xffsecret"), b"Y\0\0\0\x01secret", row(b"t\0\0\0\x06secret") + b"secret"],
+    ids=["too short", "unfinished", "too long"],
+)
+def test_the_error_never_tells_content(data: bytes):
+    with pytest.raises(ProtocolViolation) as caught:
+        pgoutput.decode(data)
+    assert "secret" not in str(caught.value) + caught.value.next
+    assert caught.value.__cause__ is None

@@ -132,11 +132,11 @@ class TestConfigFile:
             == f'correct cdc-outbox.toml at that place: text stands in quotes, as in {name} = "…"'
         )
 
-    def test_other_faults_of_toml_say_nothing_of_quotes(self, load_with: Load) -> None:
-        for line in ('slot = "x', 'slot = "x" y', "slot = [outbox]", "slot ="):
-            with pytest.raises(ConfigError, match="isn't TOML") as told:
-                load_with(file=f"[postgres]\n{line}\n")
-            assert told.value.next == "correct cdc-outbox.toml at that place"
+    @pytest.mark.parametrize("line", ['slot = "x', 'slot = "x" y', "slot = [outbox]", "slot ="])
+    def test_other_faults_of_toml_say_nothing_of_quotes(self, load_with: Load, line: str) -> None:
+        with pytest.raises(ConfigError, match="isn't TOML") as told:
+            load_with(file=f"[postgres]\n{line}\n")
+        assert told.value.next == "correct cdc-outbox.toml at that place"
 
     def test_not_utf8(self, load_with: Load, tmp_path: Path) -> None:
         (tmp_path / "cdc-outbox.toml").write_bytes(b'[postgres]\nslot = "\xff"\n')
