@@ -127,9 +127,8 @@ def load(ground: Ground, what: str, rate: int, seconds: float) -> Load:
                 total = backlog.value("select count(*) from outbox")
                 eventually(lambda: backlog.value(_MARKED) >= total, 60, process.text)
             else:
-                time.sleep(
-                    2
-                )  # the span that is measured: the other run's marks take as long after the last event
+                # The span that is measured: the other run's marks take as long after the last event.
+                time.sleep(2)
             ended = time.time()
             wal = backlog.value("select pg_current_wal_insert_lsn() - %s::pg_lsn", (lsn,))
             assert process.terminate()[0] == 0

@@ -66,9 +66,8 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
                 size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
-            time.sleep(
-                pause
-            )  # what is measured: the relay pauses so between drains, and is compared with this
+            # What is measured: the relay pauses so between drains, and is compared with this.
+            time.sleep(pause)
         consume()
     return {
         "first": first,

@@ -93,9 +93,8 @@ class Storm:
             blow = self.random.choice(self.blows())
             blow()
             self.counts[blow.__name__] += 1
-            time.sleep(
-                self.random.uniform(0.5, 2)
-            )  # at random, so that the next blow meets any moment of recovery
+            # At random, so that the next blow meets any moment of recovery.
+            time.sleep(self.random.uniform(0.5, 2))
 
     def judge(self) -> list[str]:
         """What is wrong, once all is calm."""

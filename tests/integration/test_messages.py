@@ -243,7 +243,7 @@ def test_the_timestamp_is_the_commit_time_floored(
         "create table outbox (id bigserial, aggregate_id int, payload xid8 default pg_current_xact_id())"
     )
     passage.init()
-    for _ in range(20):
+    for _ in range(20):  # with a pause in each, so that they commit at any part of a millisecond
         passage.transaction("insert into outbox values (default, 1)", "select pg_sleep(0.003)")
     passage.run("--topic", topic)
     records = passage.read(topic)

@@ -134,7 +134,9 @@ def test_a_password_that_changes_while_the_relay_runs(
     eventually(lambda: arrived() == sent, PATIENCE, relay.text)
     assert relay.terminate()[0] == 0
     where = f"{login.name} at {psycopg.conninfo.conninfo_to_dict(login.dsn)['host']}:"
-    assert all(line.startswith(where) for line in login.asked())
+    asked = login.asked()
+    assert asked
+    assert all(line.startswith(where) for line in asked)
     for password in (old, new):
         assert password not in relay.text(last=100_000)
 

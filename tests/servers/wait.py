@@ -1,4 +1,4 @@
-"""The only wait of the test suite: for a condition, with a limit."""
+"""How a test waits: for a condition, with a limit."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_a_slow_partition_holds_up_no_other_for_longer_than_a_round() -> None:
         await stage.flush()
         stage.row(b"2", partition=1)
         await stage.flush()
-        await asyncio.sleep(module.ROUND * 2)
+        await asyncio.sleep(module.ROUND * 2)  # the bound: by then the round has ended
         await stage.turn()
         assert [(sent.partition, sent.values) for sent in stage.sent] == [(0, [b"1"]), (1, [b"2"])]
 

@@ -1,3 +1,5 @@
+"""What each error of a broker means for a delivery: the row's fault, the environment's, or none; and the next step."""
+
 from __future__ import annotations
 
 import re

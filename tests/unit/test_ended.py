@@ -12,7 +12,7 @@ def test_a_second_cancellation_leaves_none_running() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # an end that takes a moment, in which the second cancellation comes
 
     async def scene() -> list[bool]:
         tasks = [asyncio.create_task(slow()), asyncio.create_task(asyncio.sleep(60))]

@@ -312,7 +312,7 @@ def test_a_collector_that_never_answers_keeps_nobody_waiting(
     async def life() -> float:
         async with pushing(watched):
             await until(lambda: collector.held)
-            await asyncio.sleep(3 * EVERY)
+            await asyncio.sleep(3 * EVERY)  # in which three more would have been due
             assert collector.held == 1, "one at a time"
             began = time.monotonic()
         return time.monotonic() - began
