@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import run_command
 
@@ -48,8 +48,6 @@ FORBIDDEN = {
     "reload the server": "select pg_reload_conf()",
 }
 
-pytestmark = pytest.mark.xdist_group("outbox_relay")
-
 
 @pytest.fixture
 def role(outbox: Database, slot: str) -> Iterator[str]:
@@ -64,7 +62,7 @@ def role(outbox: Database, slot: str) -> Iterator[str]:
         owner.execute(SQL("drop role {}").format(Identifier(name)))
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_the_role_may_do_nothing_else(outbox: Database, role: str, slot: str) -> None:
     dsn = outbox.server.dsn(outbox.name, user=role, password=PASSWORD)
     with psycopg.connect(outbox.dsn) as other, psycopg.connect(dsn, autocommit=True) as relay:

@@ -312,6 +312,7 @@ def test_what_a_killed_relay_left_unmarked_is_found_and_nothing_else(
     assert len(read_all(place.passage.kafka.bootstrap, place.topic)) == 201
 
 
+@pytest.mark.xdist_group("outbox_relay")  # the page's name for the role, which belongs to the whole server
 def test_init_grants_what_marking_needs_and_no_more(make_place: Callable[..., Place], tmp_path: Path) -> None:
     """By the page's own commands; and a right that is withdrawn later is counted, and ends nothing."""
     place = make_place("a")

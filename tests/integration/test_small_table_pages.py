@@ -100,6 +100,7 @@ def test_cleaning_up_and_finding(place: Place, slot: str, launched: Callable[[Sh
     place.shell.run(SMALL["inbox"])
 
 
+@pytest.mark.xdist_group("outbox_relay")  # the page's name for the role, which belongs to the whole server
 def test_the_relay_needs_the_rights_for_it_and_the_slot_sends_what_was_deleted_at_once(
     place: Place, launched: Callable[[Shell, str], Running]
 ) -> None:
