@@ -15,7 +15,7 @@ from cdc_outbox.postgres.backend import Backend
 from cdc_outbox.postgres.connection import connect_control, connect_replication, execute
 from cdc_outbox.postgres.stream import ReplicationStream
 from cdc_outbox.settings.model import PostgresSettings
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD
 
 
@@ -46,7 +46,7 @@ def roles(database: Database, slot: str) -> Iterator[tuple[PostgresSettings, Pos
         database.server.execute(SQL("drop role {}").format(Identifier(name)))
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_a_walsender_is_known_by_its_number_and_when_it_began(
     slot: str, roles: tuple[PostgresSettings, PostgresSettings]
 ) -> None:

@@ -178,7 +178,7 @@ def test_numbers_from_a_cache_say_less_than_the_time_of_creation(place: Backfill
     assert [record.value for record in place.records()] == [b"1", b"2", b"3", b"4"]
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 @pytest.mark.parametrize(
     ("column", "sequence", "doubt"),
     [

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.integration.started import SECRET, Start, ready, start
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox, read_all
@@ -302,7 +302,7 @@ FOREIGN: LiteralString = """
 """
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_a_partition_whose_rows_leave_no_trace(start: Start) -> None:
     start.execute(PARTITIONED + UNLOGGED)
     done = run_command("init", env=start.environment({}))

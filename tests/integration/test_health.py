@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.integration.examined import Examined
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
@@ -46,7 +46,7 @@ def ready(bare: Examined) -> Examined:
 class TestEachVersion:
     """What is asked of the server has other columns in each."""
 
-    pytestmark = pytest.mark.usefixtures("postgres_version")
+    pytestmark = ALL_VERSIONS
 
     def test_a_fresh_slot_is_well(self, ready: Examined) -> None:
         seen = ready.look()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import LiteralString
 
-import pytest
-
 from tests.integration.backfilled import Backfilled, place
+from tests.integration.conftest import ALL_VERSIONS
 from tests.servers.relay import run_command
 
 __all__ = ["place"]
@@ -31,7 +30,7 @@ def command(place: Backfilled, *words: str) -> str:
     return f"{done.stdout}{done.stderr}"
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_what_is_inserted_into_heirs_is_told_of_and_not_called_delivered(place: Backfilled) -> None:
     place.execute(TABLE)
     place.ok()

@@ -13,7 +13,7 @@ from cdc_outbox import ddl
 from cdc_outbox.inbox.psycopg import first_time
 from tests.integration.applications import CONSUMER, Application, Work, ask, each_application, orders
 from tests.integration.cleaned import Place, place
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import run_command
 from tests.servers.wait import eventually
@@ -99,7 +99,7 @@ def test_the_insert_is_the_only_right_that_is_needed(billing: Database) -> None:
             connection.execute(f"drop role {role}".encode())
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_the_table_is_made_by_its_command(database: Database) -> None:
     environment = {"CDC_OUTBOX_DSN": database.dsn}
     for expected in ("created", "existed"):

@@ -12,7 +12,7 @@ from typing import LiteralString
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.integration.initial import Set, psql
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PASSWORD
@@ -78,7 +78,7 @@ def prepared(place: Set) -> str:
     return done.stderr
 
 
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_from_the_first_step_to_the_last(owned: Set) -> None:
     owner, relay = names(owned)
     said = prepared(owned)

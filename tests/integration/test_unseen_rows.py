@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from psycopg.sql import SQL
 
-from tests.integration.conftest import Database
+from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.kafka import Kafka
 from tests.servers.pipeline import Pipeline
 from tests.servers.relay import run_command
@@ -17,7 +17,7 @@ from tests.servers.wait import PATIENCE
 
 
 @pytest.mark.parametrize("postgres_version", [17], indirect=True, ids=["pg17"])
-@pytest.mark.usefixtures("postgres_version")
+@ALL_VERSIONS
 def test_a_slot_that_is_older_than_its_publication_and_has_delivered_nothing(
     outbox: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
