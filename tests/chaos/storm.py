@@ -20,15 +20,16 @@ from tests.servers.wait import eventually
 QUICKLY = 30.0
 """Seconds that a fast shutdown of PostgreSQL may take here; the bar of two seconds has a test of its own."""
 
+PAUSE = (0.2, 2.0)
+"""The least and the most seconds between two steps."""
+
 
 class Storm:
     """One run's faults. `log` tells what happened, with the seconds since its beginning."""
 
-    def __init__(self, rig: Rig, seed: int, *, pause: tuple[float, float] = (0.2, 2.0)) -> None:
-        """`pause`: the least and the most seconds between two steps."""
+    def __init__(self, rig: Rig, seed: int) -> None:
         self._rig = rig
         self._chance = random.Random(seed)
-        self._pause = pause
         self._began = time.monotonic()
         self._columns = 0
         self._mends: dict[str, Callable[[], None]] = {}
@@ -47,7 +48,7 @@ class Storm:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._step()
-            self._wait(min(self._chance.uniform(*self._pause), max(0.0, end - time.monotonic())))
+            self._wait(min(self._chance.uniform(*PAUSE), max(0.0, end - time.monotonic())))
         while self._mends:
             self._mend(self._chance.choice(sorted(self._mends)))
 

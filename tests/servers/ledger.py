@@ -323,14 +323,14 @@ class Record:
         return json.loads(self.value)
 
 
-def _client(bootstrap: str, isolation: str, extra: Mapping[str, str] | None) -> ConfluentConsumer:
+def _client(bootstrap: str, extra: Mapping[str, str] | None) -> ConfluentConsumer:
     return ConfluentConsumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": f"test-{secrets.token_hex(4)}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "isolation.level": isolation,
+            "isolation.level": "read_committed",
             "fetch.wait.max.ms": 20,
             "fetch.error.backoff.ms": 20,
             "reconnect.backoff.ms": 20,
@@ -376,7 +376,6 @@ class Consumer:
         bootstrap: str,
         *topics: str,
         prefix: str | None = None,
-        isolation: str = "read_committed",
         client: Mapping[str, str] | None = None,
     ) -> None:
         """Read `topics`, and all that begin with `prefix`. `client` holds settings such as security."""
@@ -386,7 +385,7 @@ class Consumer:
         self._ids: set[str] = set()
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        self._client = _client(bootstrap, isolation, client)
+        self._client = _client(bootstrap, client)
         self._thread = threading.Thread(target=self._guard, name="consumer", daemon=True)
         self._thread.start()
 
@@ -459,12 +458,11 @@ def read_all(
     bootstrap: str,
     *topics: str,
     prefix: str | None = None,
-    isolation: str = "read_committed",
     timeout: float = 60,
     client: Mapping[str, str] | None = None,
 ) -> list[Record]:
     """Everything that the topics hold now, in one pass, ordered by topic, partition and offset."""
-    consumer = _client(bootstrap, isolation, {"enable.partition.eof": "true", **(client or {})})
+    consumer = _client(bootstrap, {"enable.partition.eof": "true", **(client or {})})
     try:
         partitions = _partitions(consumer, topics, prefix)
         consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in partitions])

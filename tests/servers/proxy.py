@@ -41,10 +41,8 @@ class Proxy:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
-        self._to_server = asyncio.Event()
-        self._to_client = asyncio.Event()
-        self._to_server.set()
-        self._to_client.set()
+        self._gate = asyncio.Event()
+        self._gate.set()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
         self._run(self._listen())
@@ -66,13 +64,13 @@ class Proxy:
         """
         self._run(self._cut(client_port))
 
-    def freeze(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Forward nothing any more, in the directions named, and close nothing.
+    def freeze(self) -> None:
+        """Forward nothing any more, in either direction, and close nothing.
 
         The kernels still acknowledge what they receive, so that no peer's TCP notices. A peer that closes
         isn't passed on either. New connections are accepted and frozen too.
         """
-        self._run(self._set_gates(not to_server, not to_client))
+        self._run(self._freeze())
 
     def resume(self) -> None:
         """End `freeze`, `swallow_new` and `refuse_new`: go on with what was held back."""
@@ -177,12 +175,11 @@ class Proxy:
             await asyncio.gather(*halves, return_exceptions=True)
 
     async def _pump(self, source: socket.socket, target: socket.socket, *, upwards: bool) -> None:
-        gate = self._to_server if upwards else self._to_client
         while True:
             data = await self._loop.sock_recv(source, 1 << 16)
             if self._delay:
                 await asyncio.sleep(self._delay)
-            await gate.wait()
+            await self._gate.wait()
             if upwards and self._trap is not None and self._trap in data:
                 self._trap = None
                 await self._loop.create_future()
@@ -207,16 +204,12 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _set_gates(self, to_server: bool, to_client: bool) -> None:
-        for gate, is_open in ((self._to_server, to_server), (self._to_client, to_client)):
-            if is_open:
-                gate.set()
-            else:
-                gate.clear()
+    async def _freeze(self) -> None:
+        self._gate.clear()
 
     async def _resume(self) -> None:
         self._swallow = False
-        await self._set_gates(True, True)
+        self._gate.set()
         await self._listen()
 
     async def _shut_down(self) -> None:
