@@ -12,6 +12,7 @@ import pytest
 from psycopg.sql import SQL, Identifier, Literal
 
 from tests.integration.conftest import Database
+from tests.integration.connected import run_sql
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment, run_command
 from tests.servers.wait import eventually
@@ -44,9 +45,7 @@ class Place:
         return self
 
     def sql(self, *statements: str) -> None:
-        with psycopg.connect(self.database.dsn, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(SQL(statement))
+        run_sql(self.database.dsn, *statements)
 
     def insert(self, name: str, count: int, age: str, table: str = "outbox") -> None:
         """Rows of that age, told by their event type."""

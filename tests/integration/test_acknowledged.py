@@ -22,6 +22,7 @@ from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.witness import Witness
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
+from tests.integration.connected import run_sql, with_control
 from tests.servers.cache import CHECKOUT
 from tests.servers.postgres import Postgres, PostgresServer
 
@@ -43,22 +44,14 @@ class Place:
         )
 
     def sql(self, *statements: str) -> None:
-        with psycopg.connect(self.database.dsn, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(SQL(statement))
+        run_sql(self.database.dsn, *statements)
 
     def insert(self, name: str) -> None:
         with psycopg.connect(self.database.dsn, autocommit=True) as connection:
             connection.execute("insert into events (name) values (%s)", (name,))
 
     def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        async def run() -> T:
-            dsn = self.database.dsn
-            settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
-            async with await connect_control(settings, application_name="test") as conn:
-                return await work(conn)
-
-        return asyncio.run(run())
+        return with_control(self.database.dsn, work)
 
     def prove(self, slot: str = "s", table: TableName = EVENTS, **other: Any) -> Witness:
         """Write the slot's row: what has ended by now is delivered."""

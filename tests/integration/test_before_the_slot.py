@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -14,10 +13,10 @@ import psycopg
 import pytest
 
 from cdc_outbox.postgres.blocker import Blocker, unended
-from cdc_outbox.postgres.connection import connect_control
-from cdc_outbox.settings.model import PostgresSettings
+from cdc_outbox.postgres.connection import Connection
 from tests.integration.backfilled import Backfilled
 from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.connected import with_control
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.postgres import PostgresServer
@@ -128,14 +127,10 @@ def test_who_may_have_begun_to_commit_is_seen_by_whoever_looks(
     """Who is idle is left out where that can be seen; what one may not see is waited for."""
 
     def seen(user: str) -> dict[str | int | None, Blocker]:
-        dsn = database.server.dsn(database.name, user=user)
-        settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
+        async def look(conn: Connection) -> dict[str | int | None, Blocker]:
+            return {each.gid or each.pid: each for each in (await unended(conn)).values()}
 
-        async def look() -> dict[str | int | None, Blocker]:
-            async with await connect_control(settings, application_name="test") as conn:
-                return {each.gid or each.pid: each for each in (await unended(conn)).values()}
-
-        return asyncio.run(look())
+        return with_control(database.server.dsn(database.name, user=user), look)
 
     gid = f"of {plain_role}"
     number = "select pg_current_xact_id()"

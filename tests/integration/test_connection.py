@@ -7,10 +7,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import psycopg
 import pytest
@@ -33,29 +32,14 @@ from cdc_outbox.postgres.connection import (
     connect_replication,
     execute,
 )
-from cdc_outbox.settings.model import PostgresSettings
 from cdc_outbox.settings.secret import SECRET_WORDS
 from tests.integration.conftest import Database
+from tests.integration.connected import settings_of, with_control
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.wait import PATIENCE, eventually
 
-T = TypeVar("T")
 NAME = "cdc-outbox/test_slot"
-
-
-def settings(dsn: str) -> PostgresSettings:
-    return PostgresSettings(
-        dsn=dsn, admin_dsn=dsn, slot="test_slot", publication="outbox_pub", guard_interval=1.0
-    )
-
-
-def with_control(dsn: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with await connect_control(settings(dsn), application_name=NAME) as conn:
-            return await work(conn)
-
-    return asyncio.run(run())
 
 
 def refused(dsn: str, *, replication: bool = False, timeout: float = 5) -> CdcOutboxError:
@@ -64,7 +48,7 @@ def refused(dsn: str, *, replication: bool = False, timeout: float = 5) -> CdcOu
     async def run() -> CdcOutboxError:
         connect = connect_replication if replication else connect_control
         with pytest.raises(CdcOutboxError) as caught:
-            await connect(settings(dsn), application_name=NAME, timeout=timeout)
+            await connect(settings_of(dsn), application_name=NAME, timeout=timeout)
         return caught.value
 
     return asyncio.run(run())
@@ -125,8 +109,8 @@ def test_session_settings_are_ours_whatever_the_role_has(
 
     async def read() -> tuple[dict[str, str], dict[str, str]]:
         async with (
-            await connect_control(settings(role.dsn), application_name=NAME) as control,
-            await connect_replication(settings(role.dsn), application_name=NAME) as stream,
+            await connect_control(settings_of(role.dsn), application_name=NAME) as control,
+            await connect_replication(settings_of(role.dsn), application_name=NAME) as stream,
         ):
             return dict(await execute(control, SETTINGS)), dict(await execute(stream, SETTINGS))
 
@@ -153,7 +137,7 @@ def test_a_short_wal_sender_timeout_and_the_users_options_stay(database: Databas
     dsn = f"{database.dsn}?options=-c%20wal_sender_timeout%3D2s%20-c%20work_mem%3D9MB"
 
     async def read() -> dict[str, str]:
-        async with await connect_replication(settings(dsn), application_name=NAME) as conn:
+        async with await connect_replication(settings_of(dsn), application_name=NAME) as conn:
             return dict(await execute(conn, SETTINGS))
 
     session = asyncio.run(read())
@@ -168,7 +152,9 @@ def test_bytes_pass_through_a_sql_ascii_database(postgres: Postgres, slot: str) 
     try:
 
         async def read() -> tuple[server.Server, object]:
-            async with await connect_replication(settings(postgres.dsn(slot)), application_name=NAME) as conn:
+            async with await connect_replication(
+                settings_of(postgres.dsn(slot)), application_name=NAME
+            ) as conn:
                 assert conn.info.parameter_status("client_encoding") == "SQL_ASCII"
                 return await server.identify(conn), (await execute(conn, "select 'x' || chr(233)"))[0][0]
 
@@ -181,7 +167,7 @@ def test_bytes_pass_through_a_sql_ascii_database(postgres: Postgres, slot: str) 
 
 def test_both_connections_say_which_server_answers(postgres_version: Postgres, database: Database) -> None:
     async def ask() -> tuple[server.Server, server.Server]:
-        one = settings(database.dsn)
+        one = settings_of(database.dsn)
         async with (
             await connect_replication(one, application_name=NAME) as stream,
             await connect_control(one, application_name=NAME, like=stream) as control,
@@ -206,14 +192,14 @@ def test_F26_the_control_connection_goes_where_the_stream_went(  # noqa: N802 - 
     hosts = psycopg.conninfo.make_conninfo(
         first.dsn(), host="127.0.0.1,127.0.0.1", port=f"{first.port},{second.port}"
     )
-    alone = settings(second.dsn())
+    alone = settings_of(second.dsn())
 
     async def ask() -> tuple[server.Server, server.Server, server.Server]:
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             stream = await enter(await connect_replication(alone, application_name=NAME))
-            like = await enter(await connect_control(settings(hosts), application_name=NAME, like=stream))
-            elsewhere = await enter(await connect_control(settings(hosts), application_name=NAME))
+            like = await enter(await connect_control(settings_of(hosts), application_name=NAME, like=stream))
+            elsewhere = await enter(await connect_control(settings_of(hosts), application_name=NAME))
             return (
                 await server.identify(stream),
                 await server.identity(like),
@@ -479,7 +465,7 @@ def test_no_password_at_all(database: Database) -> None:
 
 def test_a_frozen_server_is_left_within_the_limit(own_postgres: PostgresServer) -> None:
     async def run() -> float:
-        conn = await connect_control(settings(own_postgres.dsn()), application_name=NAME)
+        conn = await connect_control(settings_of(own_postgres.dsn()), application_name=NAME)
         own_postgres.pause()
         began = time.monotonic()
         with pytest.raises(PostgresUnavailable, match=r"did not answer within 0\.5 s"):
@@ -496,7 +482,7 @@ def test_a_frozen_server_is_left_within_the_limit(own_postgres: PostgresServer) 
 
 def test_a_cancelled_query_does_not_wait_for_a_frozen_server(own_postgres: PostgresServer) -> None:
     async def run() -> float:
-        conn = await connect_control(settings(own_postgres.dsn()), application_name=NAME)
+        conn = await connect_control(settings_of(own_postgres.dsn()), application_name=NAME)
         own_postgres.pause()
         began = time.monotonic()
         with pytest.raises(TimeoutError):
@@ -516,7 +502,7 @@ def test_a_frozen_network_is_left_within_the_limit(database: Database) -> None:
         dsn = database.server.dsn(database.name, host="127.0.0.1", port=proxy.port)
 
         async def run() -> None:
-            conn = await connect_control(settings(dsn), application_name=NAME)
+            conn = await connect_control(settings_of(dsn), application_name=NAME)
             proxy.freeze()
             with pytest.raises(PostgresUnavailable, match="did not answer"):
                 await execute(conn, "select 1", within=0.5)
@@ -528,7 +514,7 @@ def test_a_fast_shutdown_is_told_from_an_outage(make_postgres: Callable[..., Pos
     own = make_postgres(15)
 
     async def run() -> None:
-        conn = await connect_control(settings(own.dsn()), application_name=NAME)
+        conn = await connect_control(settings_of(own.dsn()), application_name=NAME)
         (pid,) = (await execute(conn, "select pg_backend_pid()"))[0]
         await asyncio.to_thread(own.execute, "select pg_terminate_backend(%s)", (pid,))
         gone = "select 1 from pg_stat_activity where pid = %s"

@@ -12,15 +12,18 @@ from cdc_outbox.postgres.connection import Connection, connect_control, execute
 from cdc_outbox.postgres.control import Control
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
+from tests.integration.connected import settings_of
 
 NAME = "cdc-outbox/test_slot"
 
 
-def test_who_asks_and_who_waits_learn_of_the_end_at_once(database: Database) -> None:
+@pytest.fixture
+def settings(database: Database) -> PostgresSettings:
+    return settings_of(database.dsn)
+
+
+def test_who_asks_and_who_waits_learn_of_the_end_at_once(settings: PostgresSettings) -> None:
     """The slot watch outlives the session: an end that cancelled it would leave the relay unwatched."""
-    settings = PostgresSettings(
-        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
-    )
 
     async def run() -> None:
         control = Control(await connect_control(settings, application_name=NAME))
@@ -47,18 +50,15 @@ def test_who_asks_and_who_waits_learn_of_the_end_at_once(database: Database) -> 
     asyncio.run(run())
 
 
-def test_a_shutdown_that_is_read_before_the_query_is_told_as_one(database: Database) -> None:
+def test_a_shutdown_that_is_read_before_the_query_is_told_as_one(settings: PostgresSettings) -> None:
     """The server's last word and its closed socket may both be there when the guard begins to ask."""
-    settings = PostgresSettings(
-        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
-    )
 
     async def run() -> None:
         control = Control(await connect_control(settings, application_name=NAME))
 
         async def ask(connection: Connection) -> None:
             backend = connection.info.backend_pid
-            with psycopg.connect(database.dsn, autocommit=True) as other:
+            with psycopg.connect(settings.dsn, autocommit=True) as other:
                 other.execute("select pg_terminate_backend(%s, 5000)", (backend,))
             with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - libpq has the word first, then the end
                 while True:
@@ -75,11 +75,8 @@ def test_a_shutdown_that_is_read_before_the_query_is_told_as_one(database: Datab
     asyncio.run(run())
 
 
-def test_a_question_that_is_cancelled_ends_the_connection_for_all(database: Database) -> None:
+def test_a_question_that_is_cancelled_ends_the_connection_for_all(settings: PostgresSettings) -> None:
     """It is cut then, and nobody else would see that before his next question."""
-    settings = PostgresSettings(
-        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
-    )
 
     async def run() -> None:
         control = Control(await connect_control(settings, application_name=NAME))
@@ -103,11 +100,8 @@ def test_a_question_that_is_cancelled_ends_the_connection_for_all(database: Data
     asyncio.run(run())
 
 
-def test_a_slow_statement_costs_no_connection(database: Database) -> None:
+def test_a_slow_statement_costs_no_connection(settings: PostgresSettings) -> None:
     """The server ends it before our own clock cuts the connection."""
-    settings = PostgresSettings(
-        *(database.dsn, database.dsn), slot="test_slot", publication="outbox_pub", guard_interval=1.0
-    )
 
     async def run() -> None:
         control = Control(await connect_control(settings, application_name=NAME))

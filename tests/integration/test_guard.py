@@ -8,10 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TypeVar
 
-import psycopg
 import pytest
 from psycopg.pq import ExecStatus
-from psycopg.sql import SQL
 
 from cdc_outbox.errors import PostgresUnavailable, SlotLost, SlotMissing, SynchronousStandby
 from cdc_outbox.event import TableName
@@ -20,8 +18,8 @@ from cdc_outbox.postgres.connection import Connection, connect_control, connect_
 from cdc_outbox.postgres.guard import Guarded, GuardReport, PublicationWatch, guard
 from cdc_outbox.postgres.publication_identity import Change, compare
 from cdc_outbox.postgres.witness import IncidentKind
-from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
+from tests.integration.connected import run_sql, settings_of
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer
 from tests.servers.wait import eventually
 
@@ -29,18 +27,8 @@ T = TypeVar("T")
 NAME = "cdc-outbox/guarded"
 
 
-def settings(dsn: str) -> PostgresSettings:
-    return PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="guarded", publication="p", guard_interval=1.0)
-
-
-def sql(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(SQL(statement))
-
-
 def prepared(dsn: str, slot: str) -> None:
-    sql(
+    run_sql(
         dsn,
         "create table outbox (id int primary key, payload text)",
         "create publication p for table outbox with (publish = 'insert')",
@@ -53,10 +41,10 @@ def streaming(dsn: str, slot: str, work: Callable[[Connection, Guarded], Awaitab
 
     async def run() -> T:
         async with AsyncExitStack() as stack:
-            stream = await connect_replication(settings(dsn), application_name=NAME)
+            stream = await connect_replication(settings_of(dsn), application_name=NAME)
             stack.push_async_callback(stream.close)
             conn = await stack.enter_async_context(
-                await connect_control(settings(dsn), application_name=NAME, like=stream)
+                await connect_control(settings_of(dsn), application_name=NAME, like=stream)
             )
             who = await server.identity(conn)
             stream.pgconn.send_query(
@@ -132,7 +120,7 @@ def test_F11_what_happens_to_the_publication_between_two_checks(  # noqa: N802 -
         watch = PublicationWatch()
 
         async def found(*statements: str) -> tuple[str | None, IncidentKind | None]:
-            await asyncio.to_thread(sql, database.dsn, *statements)
+            await asyncio.to_thread(run_sql, database.dsn, *statements)
             report = await guard(conn, guarded)
             assert report.failure is None
             finding = watch.look(report.publication, report.lsn)
@@ -195,7 +183,7 @@ def test_F10_a_lost_slot(make_postgres: Callable[..., PostgresServer], slot: str
     eventually(lost, 30, "slot lost")
 
     async def run() -> GuardReport:
-        async with await connect_control(settings(own.dsn()), application_name=NAME) as conn:
+        async with await connect_control(settings_of(own.dsn()), application_name=NAME) as conn:
             return await guard(conn, Guarded(slot, "p", (TableName("public", "outbox"),), NAME, timeline=1))
 
     report = asyncio.run(run())
@@ -212,7 +200,7 @@ def test_a_standby_ends_the_session(own_postgres: PostgresServer, slot: str) -> 
         )
 
         async def run() -> GuardReport:
-            async with await connect_control(settings(standby.dsn()), application_name=NAME) as conn:
+            async with await connect_control(settings_of(standby.dsn()), application_name=NAME) as conn:
                 return await guard(
                     conn, Guarded(slot, "p", (TableName("public", "outbox"),), NAME, timeline=1)
                 )

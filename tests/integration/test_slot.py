@@ -21,6 +21,7 @@ from cdc_outbox.postgres import slot as slots
 from cdc_outbox.postgres.connection import Connection, connect_control, connect_replication, execute
 from cdc_outbox.settings import PostgresSettings
 from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.connected import settings_of
 from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.wait import PATIENCE, eventually
 
@@ -29,9 +30,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def settings(database: Database, slot: str) -> PostgresSettings:
-    return PostgresSettings(
-        dsn=database.dsn, admin_dsn=database.dsn, slot=slot, publication="outbox_pub", guard_interval=1.0
-    )
+    return settings_of(database.dsn, slot=slot, publication="outbox_pub")
 
 
 @asynccontextmanager

@@ -14,15 +14,14 @@ from psycopg.sql import SQL, Identifier
 
 from cdc_outbox.postgres import rows_by_id
 from cdc_outbox.postgres.chosen import Chosen
-from cdc_outbox.postgres.connection import connect_control
 from cdc_outbox.postgres.setup import init
 from cdc_outbox.postgres.steps import InitOptions
 from cdc_outbox.postgres.table_wanted import TableWanted, waits_for
 from cdc_outbox.repair.find import find
 from cdc_outbox.repair.replay import Replay
 from cdc_outbox.settings import Settings, load
-from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import ALL_VERSIONS, Database
+from tests.integration.connected import with_control
 from tests.servers.kafka import Kafka
 from tests.servers.wait import PATIENCE, eventually
 
@@ -31,14 +30,9 @@ from tests.servers.wait import PATIENCE, eventually
 def test_a_plain_owner_sees_who_waits_for_its_table(database: Database, plain_role: str) -> None:
     """What sessions of other roles do is hidden from a role that is nothing else; whom they wait for isn't."""
     dsn = database.server.dsn(database.name, user=plain_role)
-    settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
 
     def seen(reader: int) -> str | None:
-        async def look() -> str | None:
-            async with await connect_control(settings, application_name="test") as conn:
-                return await waits_for(conn, reader)
-
-        return asyncio.run(look())
+        return with_control(dsn, lambda conn: waits_for(conn, reader))
 
     def migrate() -> None:
         with psycopg.connect(database.dsn, application_name="migration") as connection:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import psycopg
 import pytest
@@ -17,16 +15,15 @@ from cdc_outbox.errors import GapFound, MissingRight, PublicationReplaced, Setup
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres import server, slot, witness
-from cdc_outbox.postgres.connection import Connection, connect_control, execute
+from cdc_outbox.postgres.connection import Connection, execute
 from cdc_outbox.postgres.guard import PublicationWatch
 from cdc_outbox.postgres.publication import look
 from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Verdict, Witness
-from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
+from tests.integration.connected import run_sql, with_control
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.wait import eventually
 
-T = TypeVar("T")
 DDL = (Path(__file__).parents[2] / "sql" / "witness.sql").read_text()
 OUTBOX = TableName("public", "outbox")
 ROW = Witness(
@@ -48,26 +45,11 @@ ROW = Witness(
 )
 
 
-def with_control(dsn: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-    async def run() -> T:
-        settings = PostgresSettings(dsn=dsn, admin_dsn=dsn, slot="s", publication="p", guard_interval=1.0)
-        async with await connect_control(settings, application_name="cdc-outbox/s") as conn:
-            return await work(conn)
-
-    return asyncio.run(run())
-
-
-def sql(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(SQL(statement))
-
-
 def test_without_the_table_and_without_the_row(postgres_version: Postgres, database: Database) -> None:
     async def work(conn: Connection) -> None:
         assert await witness.read(conn, "s") is Absent.TABLE
         await witness.delete(conn, "s")
-        sql(database.dsn, DDL, DDL)  # may run twice
+        run_sql(database.dsn, DDL, DDL)  # may run twice
         assert await witness.read(conn, "s") is Absent.ROW
         await witness.delete(conn, "s")
 
@@ -75,7 +57,7 @@ def test_without_the_table_and_without_the_row(postgres_version: Postgres, datab
 
 
 def test_a_row_comes_back_as_it_was_written(postgres_version: Postgres, database: Database) -> None:
-    sql(database.dsn, DDL)
+    run_sql(database.dsn, DDL)
 
     async def work(conn: Connection) -> None:
         await witness.write(conn, ROW)
@@ -104,7 +86,7 @@ def test_what_happened_is_noted_and_no_time_of_delivery_with_it(
     postgres_version: Postgres, database: Database
 ) -> None:
     """Before 17 `health` knows by that time since when nobody reads from the slot: it was told to be seconds."""
-    sql(database.dsn, DDL)
+    run_sql(database.dsn, DDL)
 
     async def work(conn: Connection) -> None:
         await witness.write(conn, replace(ROW, incidents=()))
@@ -126,7 +108,7 @@ def test_what_happened_is_noted_and_no_time_of_delivery_with_it(
 
 
 def test_the_position_never_goes_back_on_one_timeline(postgres_version: Postgres, database: Database) -> None:
-    sql(database.dsn, DDL)
+    run_sql(database.dsn, DDL)
 
     async def position(conn: Connection) -> LSN:
         found = await witness.read(conn, "s")
@@ -146,13 +128,13 @@ def test_the_position_never_goes_back_on_one_timeline(postgres_version: Postgres
 
 def test_a_role_without_rights_is_told_so(postgres_version: Postgres, database: Database, slot: str) -> None:
     role = f"role_{slot}"
-    sql(database.dsn, DDL, f"create role {role} login password 'x'")
+    run_sql(database.dsn, DDL, f"create role {role} login password 'x'")
     dsn = database.server.dsn(database.name, user=role, password="x")
     try:
         with pytest.raises(MissingRight) as caught:
             with_control(dsn, lambda conn: witness.read(conn, "s"))
         assert f"cdc-outbox init --role {role}" in caught.value.next
-        sql(database.dsn, f"grant select, insert, update, delete on public.cdc_outbox_witness to {role}")
+        run_sql(database.dsn, f"grant select, insert, update, delete on public.cdc_outbox_witness to {role}")
 
         async def work(conn: Connection) -> None:
             await witness.write(conn, ROW)
@@ -161,11 +143,11 @@ def test_a_role_without_rights_is_told_so(postgres_version: Postgres, database: 
 
         with_control(dsn, work)
     finally:
-        sql(database.dsn, f"drop owned by {role}", f"drop role {role}")
+        run_sql(database.dsn, f"drop owned by {role}", f"drop role {role}")
 
 
 def test_incidents_of_another_hand_are_an_error_and_no_traceback(database: Database) -> None:
-    sql(database.dsn, DDL)
+    run_sql(database.dsn, DDL)
 
     async def work(conn: Connection) -> None:
         await witness.write(conn, ROW)
@@ -207,18 +189,18 @@ async def written_at_the_slot(conn: Connection, name: str) -> None:
 def test_F25_a_slot_moved_by_another_hand(  # noqa: N802 - the failure's own name
     postgres_version: Postgres, database: Database, slot: str, moved: str
 ) -> None:
-    sql(database.dsn, DDL, "create table outbox (id int)", "create publication p for table outbox")
+    run_sql(database.dsn, DDL, "create table outbox (id int)", "create publication p for table outbox")
     create = f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')"
     drop = f"select pg_drop_replication_slot('{slot}')"
-    sql(database.dsn, create)
+    run_sql(database.dsn, create)
     with_control(database.dsn, lambda conn: written_at_the_slot(conn, slot))
-    sql(database.dsn, "insert into outbox values (1)")
+    run_sql(database.dsn, "insert into outbox values (1)")
     if moved == "advanced":
-        sql(database.dsn, f"select pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
+        run_sql(database.dsn, f"select pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
     elif moved == "made again":
-        sql(database.dsn, drop, create)
+        run_sql(database.dsn, drop, create)
     elif moved == "dropped":
-        sql(database.dsn, drop)
+        run_sql(database.dsn, drop)
     verdict = with_control(database.dsn, lambda conn: judged(conn, slot))
     expected = {"not": None, "advanced": GapFound, "made again": GapFound, "dropped": SlotMissing}[moved]
     assert (type(verdict.error) if verdict.error else None) is expected
@@ -228,8 +210,8 @@ def test_F25_a_publication_made_again_while_away(  # noqa: N802 - the failure's 
     postgres_version: Postgres, database: Database, slot: str
 ) -> None:
     create = "create publication p for table outbox with (publish = 'insert')"
-    sql(database.dsn, DDL, "create table outbox (id int)", create)
-    sql(database.dsn, f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    run_sql(database.dsn, DDL, "create table outbox (id int)", create)
+    run_sql(database.dsn, f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
     with_control(database.dsn, lambda conn: written_at_the_slot(conn, slot))
 
     async def looked(conn: Connection) -> PublicationWatch:
@@ -241,11 +223,11 @@ def test_F25_a_publication_made_again_while_away(  # noqa: N802 - the failure's 
         return watch
 
     assert with_control(database.dsn, looked).incidents == ()
-    sql(database.dsn, "alter publication p set (publish = 'insert')")
+    run_sql(database.dsn, "alter publication p set (publish = 'insert')")
     altered = with_control(database.dsn, looked)
     altered.require(slot)
     assert [incident.kind for incident in altered.incidents] == [IncidentKind.ALTERED]
-    sql(database.dsn, "drop publication p", "insert into outbox values (1)", create)
+    run_sql(database.dsn, "drop publication p", "insert into outbox values (1)", create)
     again = with_control(database.dsn, looked)
     assert again.incidents[0].from_lsn < again.incidents[0].to_lsn
     with pytest.raises(PublicationReplaced):
@@ -255,9 +237,9 @@ def test_F25_a_publication_made_again_while_away(  # noqa: N802 - the failure's 
 def test_F25_a_promoted_standby_without_the_slot(  # noqa: N802 - the failure's own name
     own_postgres: PostgresServer, slot: str
 ) -> None:
-    sql(own_postgres.dsn(), DDL, "create table outbox (id int)", "create publication p for table outbox")
+    run_sql(own_postgres.dsn(), DDL, "create table outbox (id int)", "create publication p for table outbox")
     create = f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')"
-    sql(own_postgres.dsn(), create)
+    run_sql(own_postgres.dsn(), create)
     with_control(own_postgres.dsn(), lambda conn: written_at_the_slot(conn, slot))
     standby = own_postgres.standby()
     try:
@@ -273,7 +255,7 @@ def test_F25_a_promoted_standby_without_the_slot(  # noqa: N802 - the failure's 
         assert state.insert_lsn is None
         standby.promote()
         assert isinstance(with_control(standby.dsn(), lambda conn: judged(conn, slot)).error, SlotMissing)
-        sql(standby.dsn(), create)
+        run_sql(standby.dsn(), create)
         gap = with_control(standby.dsn(), lambda conn: judged(conn, slot)).error
         assert isinstance(gap, GapFound)
         assert "timeline 1 to 2" in str(gap)
@@ -287,7 +269,9 @@ def test_F25_another_server_of_the_same_name(  # noqa: N802 - the failure's own 
     here, there = make_postgres(), make_postgres()
     create = f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')"
     for each in (here, there):
-        sql(each.dsn(), DDL, create, "create table outbox (id int)", "create publication p for table outbox")
+        run_sql(
+            each.dsn(), DDL, create, "create table outbox (id int)", "create publication p for table outbox"
+        )
     with_control(here.dsn(), lambda conn: written_at_the_slot(conn, slot))
     row = with_control(here.dsn(), lambda conn: witness.read(conn, slot))
     assert isinstance(row, Witness)
@@ -298,7 +282,7 @@ def test_F25_another_server_of_the_same_name(  # noqa: N802 - the failure's own 
 
 def test_what_a_proven_snapshot_says_was_delivered(postgres_version: Postgres, database: Database) -> None:
     """Rows below the snapshot's xmin had committed before the LSN that was read after it."""
-    sql(database.dsn, "create table outbox (id int)")
+    run_sql(database.dsn, "create table outbox (id int)")
     with psycopg.connect(database.dsn) as open_one, psycopg.connect(database.dsn, autocommit=True) as other:
         open_one.execute("insert into outbox values (1)")
         other.execute("insert into outbox values (2)")
