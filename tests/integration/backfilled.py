@@ -17,7 +17,7 @@ from tests.integration.conftest import Database
 from tests.integration.initial import Set
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
-from tests.servers.relay import RelayProcess, clean_environment, run_command
+from tests.servers.relay import RelayProcess, clean_environment, complaint, run_command
 from tests.servers.wait import eventually
 
 TABLE_A: LiteralString = (
@@ -65,8 +65,7 @@ class Backfilled(Set):
         """What is wrong and what is next."""
         done = self.command(*flags, yes=yes)
         assert done.returncode == code, done.stdout + done.stderr
-        *_, error, remedy = done.stderr.splitlines()
-        return error.removeprefix("error: "), remedy.removeprefix("next: ")
+        return complaint(done)
 
     def asked(self, answer: str, code: int, *flags: str) -> str:
         """What it shows on a terminal on which a person types an answer to its question."""

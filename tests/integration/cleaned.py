@@ -14,7 +14,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from tests.integration.conftest import Database
 from tests.integration.connected import run_sql
 from tests.servers.process import Process
-from tests.servers.relay import clean_environment, run_command
+from tests.servers.relay import clean_environment, complaint, run_command
 from tests.servers.wait import eventually
 
 PROVE = """
@@ -77,8 +77,7 @@ class Place:
     def refused(self, *arguments: str, code: int = 78, env: dict[str, str] | None = None) -> tuple[str, str]:
         done = self.run(*arguments, env=env)
         assert done.returncode == code, done.stdout + done.stderr
-        *_, error, remedy = done.stderr.splitlines()
-        return error.removeprefix("error: "), remedy.removeprefix("next: ")
+        return complaint(done)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from psycopg.sql import Composed
 
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD, binaries
-from tests.servers.relay import clean_environment, run_command
+from tests.servers.relay import clean_environment, complaint, run_command
 from tests.servers.wait import PATIENCE, eventually
 
 ROW: LiteralString = (
@@ -48,14 +48,11 @@ class Set:
         return done.stdout
 
     def refused(self, *arguments: str, code: int = 78, command: str = "init") -> tuple[str, str]:
-        """What is wrong and what is next; each failure is those two lines, the last on stderr."""
+        """What is wrong and what is next."""
         done = self.run(*arguments, command=command)
         assert done.returncode == code, done.stdout + done.stderr
-        *_, error, remedy = done.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert remedy.startswith("next: ")
         assert PASSWORD not in done.stdout + done.stderr
-        return error.removeprefix("error: "), remedy.removeprefix("next: ")
+        return complaint(done)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

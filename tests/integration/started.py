@@ -12,7 +12,7 @@ import pytest
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD
 from tests.servers.process import free_port
-from tests.servers.relay import run_command
+from tests.servers.relay import complaint, run_command
 
 SECRET = "s3cret-and-more"
 
@@ -51,10 +51,7 @@ class Start:
             assert done.stdout == ""
             for forbidden in (PASSWORD, SECRET, "Traceback"):
                 assert forbidden not in done.stderr
-        *_, error, remedy = text.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert remedy.startswith("next: ")
-        said = error.removeprefix("error: "), remedy.removeprefix("next: ")
+        said = complaint(text)
         *_, last = [json.loads(line) for line in as_json.stderr.splitlines()]
         assert (last["error"], last["next"]) == said
         return said

@@ -61,6 +61,14 @@ def run_command(
     )
 
 
+def complaint(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """What is wrong, and what is next: the two lines with which a command that fails ends."""
+    *_, error, remedy = done.stderr.splitlines()
+    assert error.startswith("error: "), done.stderr
+    assert remedy.startswith("next: "), done.stderr
+    return error.removeprefix("error: "), remedy.removeprefix("next: ")
+
+
 class RelayProcess:
     """One run of `cdc-outbox start`, or of another command that stays."""
 
