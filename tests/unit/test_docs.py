@@ -214,3 +214,10 @@ def test_the_table_of_profiles_is_whole():
 def test_the_words_that_mean_sent_are_whole():
     told = set(CODE.findall(section("Rows that are left out")))
     assert {*SENT_WORDS, *SENT_TIMES, *DUE_TIMES} <= told
+
+
+def test_no_test_file_imports_from_another():
+    """As the tests' own page says; a script that a test writes down may import from its own file."""
+    for file in (CHECKOUT / "tests").rglob("*.py"):
+        imported = re.findall(r"^(?:from|import) tests\.[\w.]*\b(test_\w+)", file.read_text(), re.MULTILINE)
+        assert set(imported) <= {file.stem}, file
