@@ -26,7 +26,7 @@ _LATER = "dead-letter"
 def _failed(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     if value == _LATER:
         raise UsageError(
-            f"--failed {_LATER} asks for something that this version can't do yet",
+            f"--failed {_LATER} comes with a later version",
             next="choose --failed publish or --failed skip",
         )
     return value

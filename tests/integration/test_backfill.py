@@ -458,7 +458,7 @@ def test_flags_that_can_not_be(place: Backfilled) -> None:
     rows_of_c(place, 1)
     for flags, code, words in (
         (("--where", "true", "--all"), 2, "choose one"),
-        (("--failed", "dead-letter"), 2, "can't do yet"),
+        (("--failed", "dead-letter"), 2, "comes with a later version"),
         (("--order-by", "nothing"), 78, "has no column 'nothing'"),
         (("--order-by", "id; drop"), 2, "is not a list of columns"),
         (("--bootstrap-servers", "127.0.0.1:1"), 1, "Kafka"),

@@ -39,7 +39,7 @@ class Choice(Kind):
         value = self.fold(text.strip())
         if value in self.later:
             raise Refused(
-                "it asks for something that this version can't do yet",
+                "that comes with a later version",
                 next=f"choose {_either(self.values)}",
             )
         if value not in self.values:
