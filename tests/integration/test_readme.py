@@ -1,8 +1,8 @@
 """Every command of the README, run as it stands there, with real servers.
 
 A fenced block of commands is marked `<!-- run: NAME -->`, and each name has its test here; a block without a mark, or
-with a name that has no test, fails. `server` to `start` are one reader's shell, with the three variables that the
-README names, in an empty virtual environment and a copy of the checkout.
+with a name that has no test, fails. `addresses` to `start` are one reader's shell, in the virtual environment that
+`install` makes in a copy of the checkout; behind `addresses` its three variables get the values of our servers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.xdist_group("readme")
 README = (CHECKOUT / "README.md").read_text()
 ORDER = [
     "make",
+    "addresses",
     "server",
     "install",
     "set-up",
@@ -54,16 +55,15 @@ BLOCKS = blocks(README)
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """A copy of the checkout with the command installed as the README says; directory and environment."""
-    home = tmp_path_factory.mktemp("reader")
-    venv = home / "venv"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    copy = home / "cdc-outbox"
-    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "tests"))
-    environment = clean_environment({"PATH": path_of(venv), "VIRTUAL_ENV": str(venv)})
+    copy = tmp_path_factory.mktemp("reader") / "cdc-outbox"
+    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "tests", "venv"))
+    environment = clean_environment({"PATH": path_of(Path(sys.prefix))})
     del environment["PYTHONPATH"]  # what is run is what was installed
-    Shell(copy, environment).run(BLOCKS["install"])
+    found = Shell(copy, environment).run(f"{BLOCKS['install']}command -v cdc-outbox").stdout.splitlines()[-1]
+    venv = copy / "venv"
+    assert found == str(venv / "bin" / "cdc-outbox")
     shutil.rmtree(copy / "cdc_outbox")
-    return copy, environment
+    return copy, {**environment, "PATH": path_of(venv), "VIRTUAL_ENV": str(venv)}
 
 
 @pytest.fixture
@@ -124,9 +124,15 @@ def test_the_first_event_in_production(
     owner = server.create_database("app")
     password = secrets.token_hex(8)
     relay = server.dsn("app", user="outbox_relay", password=password)
+    shell.run(BLOCKS["addresses"])
+    valid = 'CDC_OUTBOX_BOOTSTRAP_SERVERS="$KAFKA" cdc-outbox config validate'
+    shell.run(f'CDC_OUTBOX_DSN="$OWNER_DSN" {valid}; CDC_OUTBOX_DSN="$RELAY_DSN" {valid}')
     shell.export(OWNER_DSN=owner, RELAY_DSN=relay, KAFKA=kafka.bootstrap)
-    shell.run(BLOCKS["server"])
+    alter, restart, show = BLOCKS["server"].splitlines()
+    shell.run(alter)
+    assert restart.startswith("# restart PostgreSQL here")
     server.restart()
+    assert " logical\n" in shell.run(show).stdout
     said = dict(server.execute("select name, setting from pg_settings where sourcefile like '%auto.conf'"))
     assert said == {"wal_level": "logical", "max_slot_wal_keep_size": "20480"}
     consumer = make_consumer(kafka.bootstrap, free_topic)
@@ -148,18 +154,19 @@ def test_the_first_event_in_production(
         assert expected in shown
 
     running = launch(BLOCKS["start"])
-    promised = (b"42", b'{"total": 12.5}', ["id", "type"])
-    running.wait(lambda: arrived() == [promised])
+    first = (b"42", b'{"total": 12.5}', ["id", "type"])
+    second = (b"43", b'{"total": 20}', ["id", "type"])
+    running.wait(lambda: arrived() == [first])
     assert kafka.topics()[free_topic] == 12
 
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute("create table orders (id int primary key, total numeric)")
     (shell.home / "insert.sql").write_text(BLOCKS["insert"])
     shell.run('psql -v ON_ERROR_STOP=1 "$OWNER_DSN" -f insert.sql')
-    running.wait(lambda: arrived() == [promised] * 2)
+    running.wait(lambda: arrived() == [first, second])
 
     assert running.terminate() == 0
-    assert arrived() == [promised] * 2
+    assert arrived() == [first, second]
 
     shell.run('CDC_OUTBOX_DSN="$OWNER_DSN" cdc-outbox drop --yes')
     refused = shell.run("cdc-outbox start --log-format text", code=78)
