@@ -268,13 +268,16 @@ async def is_left_behind(
     left = [key for name, keys in (await known(relay, slot) or {}).items() if name in names for key in keys]
     if not left or not of.key:
         return False
-    query = sql.SQL("select from {table} as t where {id} = %s and {waits} and not ({apart}) limit 1").format(
+    query = sql.SQL(
+        "select from {table} as t where {id} = {event} and {waits} and not ({apart}) limit 1"
+    ).format(
         table=await rows_of(conn, of.table),
         id=sql.Identifier("t", event_column),
+        event=sql.Literal(event_id),
         waits=sql.SQL(" and ").join([sql.SQL("true"), *of.waits]),
         apart=of.apart(left),
     )
-    return bool(await execute(conn, query, (event_id,), within=65))
+    return bool(await execute(conn, query, within=65))
 
 
 async def written_to(conn: Connection, relations: Sequence[int]) -> set[int]:

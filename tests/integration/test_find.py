@@ -369,6 +369,26 @@ def test_what_was_left_out_is_not_called_delivered(
     assert event["next"] == f"to send it after all: cdc-outbox replay --slot {pipeline.slot} --id {left}"
 
 
+def test_a_key_with_a_per_cent_sign_that_was_left_out(
+    database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pipeline = make_pipeline(database, kafka)
+    kafka.create_topic(pipeline.topic, 1)
+    pipeline.sql(
+        SQL(
+            'create table outbox (id text, topic text default {}, aggregate_id text, payload text, "%(no)s" text,'
+            ' primary key (id, "%(no)s"))'
+        ).format(pipeline.topic),
+        SQL(
+            "insert into outbox (id, aggregate_id, \"%(no)s\") values ('100%s', 'k', '5%'), ('%', 'k', '%%')"
+        ),
+    )
+    done = run_command("init", "--no-backfill", "--slot", pipeline.slot, env={"CDC_OUTBOX_DSN": pipeline.dsn})
+    assert done.returncode == 0, done.stderr
+    pipeline.start("--until-caught-up", state=None).wait()
+    eventually(lambda: find(pipeline, "100%s")[0]["delivery"] == "left out", PATIENCE, "left out")
+
+
 def test_a_key_that_was_left_out_and_is_used_again(
     database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
