@@ -447,10 +447,10 @@ class _Audit:
                 await asyncio.sleep(0.2)
         judge.give_up()
 
-    async def _known(self, lookups: list[SecondLook], strays: list[Stray]) -> set[str]:
+    async def _known(self, lookups: list[SecondLook], strays: list[Stray]) -> set[bytes]:
         """The ids of those that a table has a row for now."""
         ids = {each.id for each in strays}
-        known: set[str] = set()
+        known: set[bytes] = set()
         for again in lookups:
             known |= await again.find(ids - known)
         return known

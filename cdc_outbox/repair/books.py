@@ -180,10 +180,14 @@ class Books:
         self._place_numbers: dict[tuple[str, int], int] = {}
         self._slots: dict[bytes, int] = {}
 
-    def id(self, key: bytes, where: int) -> str:
-        """The event's id, for a person to read."""
+    def raw_id(self, key: bytes, where: int) -> bytes:
+        """The event's id, as a message has it."""
         text = self.ids.text(key, where)
-        return (text.partition(b"\0")[2] if self._scoped else text).decode("utf-8", "backslashreplace")
+        return text.partition(b"\0")[2] if self._scoped else text
+
+    def id(self, key: bytes, where: int) -> str:
+        """The same for a person to read."""
+        return self.raw_id(key, where).decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
         """Forget everything."""
@@ -287,7 +291,9 @@ class Books:
 
     def row_key(self, plan: Plan, values: Values) -> bytes:
         """The key of a row's event, without entering anything."""
-        id_ = (plan.event_id(values) or "").encode()
+        identity = plan.layout.id
+        raw = values[identity.at] or b""
+        id_ = raw if identity.read is None or not raw else identity.read(raw)
         if not self._scoped:
             return self.ids.enter(id_)[0]
         try:

@@ -82,14 +82,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A message of an event whose row wasn't read: foreign, unless the table has one now."""
+    """A message of an event whose row wasn't read: foreign, unless the table has one now. `id`: its bytes there."""
 
     key: bytes
     where: int
     place: int
     offset: int
-    ms: int
-    id: str
+    id: bytes
 
 
 class _Latest:
@@ -262,10 +261,10 @@ class Judge:
         if self._rules.may_lack_rows:
             self.findings.without_row += len(found)
             return []
-        id_ = self._books.id
+        id_ = self._books.raw_id
         return [
-            Stray(key, where, place, offset, ms, id_(key, where))
-            for key, _, _, place, ms, where, offset, _ in sorted(found, key=lambda each: (each[3], each[6]))
+            Stray(key, where, place, offset, id_(key, where))
+            for key, _, _, place, _, where, offset, _ in sorted(found, key=lambda each: (each[3], each[6]))
         ]
 
     def _too_few(self, bearers: list[tuple[Any, ...]], messages: _Messages) -> None:
@@ -410,7 +409,8 @@ class Judge:
     def foreign(self, stray: Stray) -> None:
         """The table has no row for it."""
         self.findings.foreign.add(
-            self._limit, lambda: {"id": stray.id} | self._spot(stray.place, stray.offset)
+            self._limit,
+            lambda: {"id": self._books.id(stray.key, stray.where)} | self._spot(stray.place, stray.offset),
         )
 
     # Late deliveries

@@ -48,13 +48,13 @@ class SecondLook:
             self._able = False
             _log.info("rows are not looked for again", reason=str(error))
 
-    async def find(self, ids: Collection[str]) -> set[str]:
-        """Those of the ids that the table has."""
+    async def find(self, ids: Collection[bytes]) -> set[bytes]:
+        """Those of the ids, as messages have them, that the table has."""
         if not self._able:
             return set()
         texts = {text: id_ for id_ in ids if (text := spelled(self._type, id_)) is not None}
         wanted = list(texts)
-        known: set[str] = set()
+        known: set[bytes] = set()
         for at in range(0, len(wanted), lookup.MOST):
             found = await self._find(wanted[at : at + lookup.MOST])
             known |= {texts[text] for text in found if text in texts}
@@ -76,10 +76,14 @@ class SecondLook:
         return ()
 
 
-def spelled(type_oid: int, id_: str) -> str | None:
+def spelled(type_oid: int, raw: bytes) -> str | None:
     """An id as a column of this type spells it; None for one that it can't hold."""
     if type_oid == BYTEA:
-        return "\\x" + id_.encode().hex()
+        return "\\x" + raw.hex()
+    try:
+        id_ = raw.decode()
+    except UnicodeDecodeError:
+        return None
     if type_oid in _BITS:
         number = id_.isascii() and id_.removeprefix("-").isdecimal() and len(id_) <= 20
         return id_ if number and abs(int(id_)) < 1 << _BITS[type_oid] else None

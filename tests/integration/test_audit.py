@@ -275,6 +275,28 @@ def test_before_the_first_relay_what_waits_in_the_slot_is_under_way(
     assert f"there is no replication slot {pipeline.slot}" in report["notes"][-1]
 
 
+def test_ids_that_are_bytes_and_no_text(
+    make_pipeline: Callable[..., Pipeline], database: Database, kafka: Kafka
+) -> None:
+    """What waits in the slot is known by them, and so is a message whose row lies outside of the window."""
+    pipeline = make_pipeline(database, kafka)
+    kafka.create_topic(pipeline.topic, 1)
+    pipeline.sql(
+        SQL(
+            "create table outbox (id bytea primary key, topic text default {}, aggregate_id text, payload text,"
+            " created_at timestamptz default now())"
+        ).format(pipeline.topic)
+    )
+    audited = Audited(pipeline.init())
+    row = SQL("insert into outbox values (decode({}, 'hex'), default, 'k', '{{}}', now() - {}::interval)")
+    pipeline.sql(row.format("ff005c", "3h"), row.format("61", "0s"))
+    report = audited.audit()
+    assert (report["faults"], report["rows"]["under_way"]) == ({}, 2)
+    assert pipeline.start("--until-caught-up", state=None).wait() == 0
+    report = audited.audit("--since", "2h", "--topic-name", pipeline.topic)
+    assert (report["rows"]["delivered"], report["messages"]["elsewhere"]) == (1, 1)
+
+
 def test_before_a_backfill_is_finished_nothing_is_called_missing(
     make_pipeline: Callable[..., Pipeline], outbox: Database, kafka: Kafka
 ) -> None:

@@ -80,7 +80,7 @@ def judged(
             for some in judge.events({} if horizon is None else {TOPIC: horizon}):
                 strays += some
             for stray in strays:
-                if stray.id not in set(known):
+                if stray.id.decode() not in set(known):
                     judge.foreign(stray)
             judge.late()
             return judge.findings

@@ -12,7 +12,7 @@ from struct import Struct
 import pytest
 
 from cdc_outbox.errors import SetupError
-from cdc_outbox.event import TableName
+from cdc_outbox.event import TableName, Values
 from cdc_outbox.repair.books import ACKNOWLEDGED, LEFT_OUT, SENT, Books, id_from, ids_placed
 from cdc_outbox.repair.findings import Findings
 from cdc_outbox.repair.judgement import Judge, Rules
@@ -40,6 +40,16 @@ def test_rows_that_a_rule_leaves_out_or_another_relay_sent_are_asked_for_on_requ
     assert (found.missing.count, found.left_out, found.sent_elsewhere, found.delivered) == (0, 1, 1, 1)
     assert ids(judged(rows, [[]], Rules(left_out=True)).missing.events) == [A, B, C]
     assert ids(judged(rows, [[]], Rules()).missing.events) == [B, C]
+
+
+def test_a_row_from_the_slot_is_known_by_the_bytes_of_its_id() -> None:
+    reader = reader_of({"id": BYTEA, "topic": TEXT, "aggregate_id": TEXT, "payload": TEXT})
+    values: Values = [b"\\x00ff", TOPIC.encode(), b"k", b"{}"]
+    for scoped in (False, True):
+        with closing(Books(100, None, scoped=scoped)) as books:
+            books.enter_rows(reader, [values], 0)
+            ((key, *_),) = (record for at in range(len(books.events)) for record in books.events.bucket(at))
+            assert books.row_key(reader.plan, values) == key
 
 
 def test_copies_from_the_table_are_expected_and_others_are_not() -> None:
@@ -374,9 +384,10 @@ def test_a_system_that_is_read_only_is_told_where_records_may_go(monkeypatch: py
 def test_ids_that_a_column_cannot_hold_are_not_asked_for(
     type_oid: int, held: list[str], not_held: list[str]
 ) -> None:
-    assert [spelled(type_oid, id_) for id_ in held] == held
-    assert [spelled(type_oid, id_) for id_ in not_held] == [None] * len(not_held)
-    assert spelled(BYTEA, "ab") == "\\x6162"
+    assert [spelled(type_oid, id_.encode()) for id_ in held] == held
+    assert [spelled(type_oid, id_.encode()) for id_ in not_held] == [None] * len(not_held)
+    assert spelled(type_oid, b"\xff") is None
+    assert spelled(BYTEA, b"a\xff") == "\\x61ff"
 
 
 def test_without_a_proof_rows_wait_for_a_word_and_too_many_are_taken_to_be_under_way(

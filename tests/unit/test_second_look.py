@@ -32,5 +32,5 @@ def test_one_id_that_the_column_cannot_hold_hides_no_other(monkeypatch: pytest.M
     plan = Mapping(settings(), "s", source="replay").plan(relation(columns))
     monkeypatch.setattr(lookup, "Lookup", lambda *_: Table())
     look = module.SecondLook(cast("Connection", None), plan)
-    wanted = {f"id-{letter}" for letter in "abcdefg"}
-    assert asyncio.run(look.find(wanted | {"ID", "Id-b"})) == wanted
+    wanted = {b"id-%c" % letter for letter in b"abcdefg"}
+    assert asyncio.run(look.find(wanted | {b"ID", b"Id-b"})) == wanted
