@@ -184,7 +184,7 @@ class Topics:
             self.findings.warn(
                 "replication",
                 f"one replica: {some(single)}; what a lost broker held is lost",
-                f"kafka-reassign-partitions {self.tool} --reassignment-json-file FILE --execute",
+                f"kafka-reassign-partitions.sh {self.tool} --reassignment-json-file FILE --execute",
             )
         elif alone:
             self.findings.warn(

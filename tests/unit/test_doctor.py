@@ -183,6 +183,7 @@ class TestTopics:
         check = only(made.findings)
         assert (check.status, check.exit_code) == (status, code)
         assert words in check.message
+        assert check.remedy is None or check.remedy.split()[0].endswith(".sh")
 
     @pytest.mark.parametrize(
         ("given", "status", "words"),
