@@ -171,6 +171,14 @@ class _OncePerMinute(logging.Filter):
         return True
 
 
+def _message(record: logging.LogRecord) -> str:
+    """A library's words; as they were given where its values don't fit them, since no caller's log call may fail."""
+    try:
+        return record.getMessage()
+    except Exception:
+        return str(record.msg)
+
+
 def is_ours(record: logging.LogRecord) -> bool:
     return record.name == OURS or record.name.startswith(OURS + ".")
 
@@ -193,7 +201,7 @@ class _Formatter(logging.Formatter):
             fields: Mapping[str, object] = getattr(record, "fields", {})
         else:
             document["event"] = "library message"
-            fields = {"logger": record.name, "message": record.getMessage()}
+            fields = {"logger": record.name, "message": _message(record)}
             if held_back := getattr(record, "held_back", 0):
                 fields = {**fields, "held_back": held_back}
         for name, value in fields.items():

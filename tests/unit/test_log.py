@@ -290,6 +290,15 @@ class TestLibraries:
         assert "deprecated thing" in str(line["message"])
 
 
+def test_a_message_of_a_library_whose_values_dont_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """The call of it goes on, as with the handlers of Python's own."""
+    log.set_up(format="json")
+    root = logging.getLogger()
+    root.handlers[:] = [each for each in root.handlers if isinstance(each, log._Stderr)]
+    logging.getLogger("somebody").error("%d of %d", *["one"])
+    assert [line["message"] for line in lines(capsys)] == ["%d of %d"]
+
+
 def test_nobody_reads_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed:
         def write(self, _text: str) -> None:
