@@ -186,9 +186,19 @@ async def _fetch(
 ) -> list[TupleRow]:
     statement = sql.SQL(query) if isinstance(query, str) else query
     if parameters is not None and isinstance(statement, sql.Composed):
-        statement = beside_parameters(statement, conn)
-    cursor = await conn.execute(statement, parameters)
+        statement = beside_parameters(statement, _speller(conn))
+    cursor = await conn.execute(in_bytes(statement, conn), parameters)
     return await cursor.fetchall() if cursor.description is not None else []
+
+
+def in_bytes(statement: sql.SQL | sql.Composed, conn: Connection) -> bytes:
+    """The statement in the connection's encoding; in SQL_ASCII, as psycopg sends values, in UTF-8."""
+    return statement.as_bytes(_speller(conn))
+
+
+def _speller(conn: Connection) -> Connection | None:
+    """Who spells names and literals; nobody while client_encoding is SQL_ASCII, for which psycopg has ASCII alone."""
+    return None if conn.info.encoding == "ascii" else conn
 
 
 def beside_parameters(statement: sql.Composed, conn: Connection | None = None) -> sql.Composed:

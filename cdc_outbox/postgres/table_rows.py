@@ -36,6 +36,7 @@ from cdc_outbox.postgres.connection import (
     connect_control,
     end_with_us,
     execute,
+    in_bytes,
     in_short,
     place,
     sever,
@@ -207,7 +208,7 @@ async def rows(
         order=sql.SQL("") if order is None else sql.SQL(" order by ") + order,
     )
     encoding = conn.info.encoding
-    result = await _result(conn, lambda: conn.pgconn.send_query_params(query.as_bytes(conn), None))
+    result = await _result(conn, lambda: conn.pgconn.send_query_params(in_bytes(query, conn), None))
     if result.status != ExecStatus.COPY_OUT:
         raise _unreadable(table, result, encoding, conn.info.user)
     read = reader(len(columns), places)

@@ -17,6 +17,7 @@ from cdc_outbox.event import TableName
 from cdc_outbox.postgres.connection import connect_control, execute
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
+from tests.integration.passage import Passage, payloads
 from tests.integration.peeked import lines_of
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres, PostgresServer
@@ -154,3 +155,34 @@ def test_a_table_of_odd_names_goes_all_the_way(
     run("replay", "--id", last, "--aggregate", "k", "--since", "2h", "--yes")
     run("doctor")
     run("cleanup", "--older-than", "0s")
+
+
+def test_names_beyond_ascii_where_the_database_has_no_encoding(
+    postgres: Postgres, kafka: Kafka, slot: str, topics: str
+) -> None:
+    """Whoever reads the table takes bytes as they are, as the stream does, and its names are still UTF-8."""
+    name = f"ascii_{slot}"
+    postgres.execute(
+        SQL("create database {} encoding 'SQL_ASCII' locale 'C' template template0").format(Identifier(name))
+    )
+    passage = Passage(Database(postgres, name), kafka, slot, topics)
+    passage.environment |= {
+        "CDC_OUTBOX_TABLE": '"Ausgänge"',
+        "CDC_OUTBOX_OUTBOX_COLUMNS": "payload=größe",
+        "CDC_OUTBOX_BOOTSTRAP_SERVERS": kafka.bootstrap,
+    }
+    topic = passage.topic("t")
+    passage.sql(
+        'create table "Ausgänge" (id bigserial primary key, topic text, aggregate_id text, "größe" text,'
+        " status text default 'pending', created_at timestamptz default now())"
+    )
+    passage.sql(
+        'insert into "Ausgänge" (topic, aggregate_id, "größe") values (%s, %s, %s)', topic, "k", "weiß"
+    )
+    passage.backfill("--where", "\"größe\" = 'weiß'")
+    passage.run()
+    for words in (("replay", "--id", "1", "--yes"), ("audit", "--since", "1h", "--settled")):
+        done = run_command(*words, "--slot", slot, env=passage.environment)
+        assert done.returncode == 0, done.stderr
+    assert payloads(passage.read(topic)) == ["weiß", "weiß"]
+    postgres.drop_database(name)
