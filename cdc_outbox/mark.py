@@ -302,7 +302,7 @@ class Marks:
             self._locked.append((time.monotonic() + LOCKED_PAUSE, chunk))
         else:
             self._release(chunk)
-            self.give_up(chunk.marking, error, key=", ".join(chunk.literals()))
+            self.give_up(chunk.marking, error, key=chunk.shown())
 
     def give_up(self, marking: Marking, error: Exception, **where: str) -> None:
         """A row can't be marked, and stays as it is. Told with the number of all such rows, now and then."""

@@ -74,6 +74,10 @@ class Chunk:
         """An array literal for each column of the key."""
         return [f"{{{column.decode()}}}" for column in self.keys]
 
+    def shown(self) -> str:
+        """The same for a person to read, whatever bytes they are, as those of a SQL_ASCII database may be."""
+        return ", ".join(f"{{{column.decode(errors='backslashreplace')}}}" for column in self.keys)
+
 
 class Noted:
     """The keys of one table's rows since the last cut."""

@@ -203,6 +203,15 @@ def test_a_row_that_can_not_be_marked_is_given_up_and_told(caplog: pytest.LogCap
     assert (told.message, vars(told)["fields"]["key"]) == (REFUSED, "{1}")
 
 
+def test_a_key_that_is_no_text_is_given_up_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A SQL_ASCII database keeps whatever bytes it is given."""
+    played = Table()
+    marks = play(played, b"\xff", b"1")
+    assert (marked(played), marks.refused, marks.waiting, marks.failing) == (["1"], 1, 0, None)
+    [told] = warnings_of(caplog)
+    assert (told.message, vars(told)["fields"]["key"]) == (REFUSED, r"{\xff}")
+
+
 @pytest.mark.parametrize("bad", ["0", "7", "150", "299"])
 def test_among_many_rows_it_alone_is_given_up(bad: str, caplog: pytest.LogCaptureFixture) -> None:
     played = Table(bad)
