@@ -75,6 +75,7 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
 
     from cdc_outbox import log, memory
     from cdc_outbox.cli import ending
+    from cdc_outbox.ended import ended
     from cdc_outbox.errors import DrainExceeded
     from cdc_outbox.relay import Relay
     from cdc_outbox.watch.watching import watching
@@ -139,7 +140,5 @@ async def _start(settings: Settings, options: InitOptions | None, **relay_option
             next="nothing is lost: what was not confirmed is sent again by the next start",
         ) from None
     finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.wait(beside)
+        await ended(*beside)
     logger.info("stopped", slot=settings.postgres.slot)

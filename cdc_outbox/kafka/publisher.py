@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.errors import KafkaError
 
 from cdc_outbox import log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import CdcOutboxError, ConfigError, Held, KafkaUnavailable
 from cdc_outbox.kafka import client, delivery_errors, expiry, options, topics
 from cdc_outbox.kafka.lane import Batch, Lane
@@ -478,7 +479,5 @@ class KafkaPublisher:
         """End the producer; what isn't confirmed by then has an unknown outcome."""
         if self._round_timer is not None:
             self._round_timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(*self._tasks)
         await client.stop(self._producer, within=within)

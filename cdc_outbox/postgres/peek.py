@@ -261,8 +261,7 @@ async def _streaming(stream: ReplicationStream, pulse: Coroutine[None, None, Non
     try:
         yield
     finally:
-        beating.cancel()
-        await asyncio.wait({beating})
+        await ended(beating)
         await stream.close()
 
 

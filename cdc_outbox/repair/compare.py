@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox import log
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import SetupError
 from cdc_outbox.postgres import catalogue, lookup, outbox, peek
 from cdc_outbox.postgres.connection import reach_operators
@@ -86,8 +87,7 @@ async def compare(
             try:
                 await trial.read(rows, placement, shown, seconds, looking)
             except BaseException:
-                looking.cancel()
-                await asyncio.wait({looking})
+                await ended(looking)
                 raise
         await looking
     return trial.comparison
@@ -172,9 +172,7 @@ class _Trial:
                 if task.done():
                     task.result()
         finally:
-            for mine in (reading, stop, searched):
-                mine.cancel()
-            await asyncio.wait({reading, stop, searched})
+            await ended(reading, stop, searched)
         self._account_for_updates()
         self._all_read.set()
 

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from cdc_outbox.ended import ended
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
 from cdc_outbox.kafka.placement import Placement
 from cdc_outbox.kafka.reading import Place, Span, reading
@@ -172,8 +173,7 @@ async def find(
         placement = await placing
         events = [_stuck(await _placed(event, placement)) for event in events]
     finally:
-        placing.cancel()
-        await asyncio.gather(placing, return_exceptions=True)
+        await ended(placing)
     if in_topic:
         events = [
             _concluded(

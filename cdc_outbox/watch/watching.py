@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cdc_outbox import log
+from cdc_outbox.ended import ended
 from cdc_outbox.watch.answers import Answers
 from cdc_outbox.watch.history import History
 from cdc_outbox.watch.http import is_loopback
@@ -65,9 +66,7 @@ async def watching(
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ended(*tasks)
 
 
 def _push(otel: OtelSettings, status: Status, metrics: CollectorRegistry) -> Push | None:
