@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from psycopg import Error, sql
 
@@ -61,19 +61,10 @@ APPLICATION_NAME: Final = "cdc-outbox init"
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
 """PostgreSQL's words on the WAL that a slot needs, the worst last."""
 
-# Columns that only newer servers have are read by name from the row's JSON form, so that one statement serves
-# all versions: inactive_since, invalidation_reason, failover, synced (17).
 _INSPECT: Final[LiteralString] = """
-select s.slot_name::text, s.plugin::text, s.slot_type, s.database::text,
-       coalesce(s.database = current_database(), false), s.temporary, s.active, s.active_pid,
-       s.catalog_xmin::text::bigint, s.restart_lsn::text, s.confirmed_flush_lsn::text, s.wal_status,
-       s.safe_wal_size, s.two_phase, (j ->> 'inactive_since')::timestamptz,
-       j ->> 'invalidation_reason', coalesce((j ->> 'failover')::boolean, false),
-       coalesce((j ->> 'synced')::boolean, false)
-  from pg_catalog.pg_replication_slots s cross join lateral to_jsonb(s) j
- where s.slot_name = any(%s)
+select pg_catalog.to_jsonb(s), pg_catalog.current_database()::text
+  from pg_catalog.pg_replication_slots s where s.slot_name = any(%s)
 """
-_LSN_AT: Final = (9, 10)
 
 # Two numbers: the first says that it is ours, the second is the slot's.
 _LOCK_CLASS: Final = int.from_bytes(b"cdco")
@@ -118,6 +109,34 @@ class Slot:
     failover: bool
     synced: bool
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any], database: str) -> Slot:
+        """Read a row of the view, in its JSON form; `database` is the one that was asked.
+
+        Columns that only newer servers have may be missing: inactive_since, invalidation_reason, failover, synced (17).
+        """
+        catalog_xmin, inactive_since = row["catalog_xmin"], row.get("inactive_since")
+        return cls(
+            name=row["slot_name"],
+            plugin=row["plugin"],
+            slot_type=row["slot_type"],
+            database=row["database"],
+            here=row["database"] == database,
+            temporary=row["temporary"],
+            active=row["active"],
+            active_pid=row["active_pid"],
+            catalog_xmin=None if catalog_xmin is None else int(catalog_xmin),
+            restart_lsn=_lsn(row["restart_lsn"]),
+            confirmed_flush_lsn=_lsn(row["confirmed_flush_lsn"]),
+            wal_status=row["wal_status"],
+            safe_wal_size=row["safe_wal_size"],
+            two_phase=row["two_phase"],
+            inactive_since=None if inactive_since is None else datetime.fromisoformat(inactive_since),
+            invalidation_reason=row.get("invalidation_reason"),
+            failover=bool(row.get("failover")),
+            synced=bool(row.get("synced")),
+        )
+
     @property
     def lost(self) -> bool:
         """The server can no longer serve this slot, and never will again."""
@@ -161,13 +180,12 @@ async def inspect_both(
 
 
 async def _read(conn: Connection, names: list[str], within: float | None) -> dict[str, Slot]:
-    slots = {}
-    for row in await execute(conn, _INSPECT, (names,), within=within):
-        values = list(row)
-        for at in _LSN_AT:
-            values[at] = None if row[at] is None else LSN.parse(row[at])
-        slots[str(row[0])] = Slot(*values)
-    return slots
+    rows = await execute(conn, _INSPECT, (names,), within=within)
+    return {str(row["slot_name"]): Slot.of(row, str(database)) for row, database in rows}
+
+
+def _lsn(text: str | None) -> LSN | None:
+    return None if text is None else LSN.parse(text)
 
 
 def removable(slot: Slot) -> Slot:

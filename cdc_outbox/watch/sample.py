@@ -306,7 +306,7 @@ def _read(
         prepared, sees_sessions, may_list_wal, witness_exists, may_read_witness, wal_bytes, witness,
     ) = row  # fmt: skip
     ages = {each["slot_name"]: each["catalog_xmin_age"] for each in listed or ()}
-    slots = {each["slot_name"]: _slot(each, str(database)) for each in listed or ()}
+    slots = {each["slot_name"]: Slot.of(each, str(database)) for each in listed or ()}
     slot, pending = slots.pop(name, None), slots.get(pending_name(name))
     if slot is None and pending is not None:
         del slots[pending.name]
@@ -351,29 +351,6 @@ def _read(
     )
 
 
-def _slot(row: dict[str, Any], database: str) -> Slot:
-    return Slot(
-        name=row["slot_name"],
-        plugin=row["plugin"],
-        slot_type=row["slot_type"],
-        database=row["database"],
-        here=row["database"] == database,
-        temporary=row["temporary"],
-        active=row["active"],
-        active_pid=row["active_pid"],
-        catalog_xmin=None if row["catalog_xmin"] is None else int(row["catalog_xmin"]),
-        restart_lsn=_lsn(row["restart_lsn"]),
-        confirmed_flush_lsn=_lsn(row["confirmed_flush_lsn"]),
-        wal_status=row["wal_status"],
-        safe_wal_size=row["safe_wal_size"],
-        two_phase=row["two_phase"],
-        inactive_since=_time(row.get("inactive_since")),
-        invalidation_reason=row.get("invalidation_reason"),
-        failover=bool(row.get("failover")),
-        synced=bool(row.get("synced")),
-    )
-
-
 def _witness(row: dict[str, Any]) -> Witness:
     return witnesses.of(
         row["slot"],
@@ -394,10 +371,6 @@ def _transaction(row: Sequence[Any] | None) -> Transaction | None:
     return Transaction(
         pid, gid, user, application, database, _time(began), _time(query_began), state, int(xid), int(age)
     )
-
-
-def _lsn(text: str | None) -> LSN | None:
-    return None if text is None else LSN.parse(text)
 
 
 def _time(text: str | None) -> datetime | None:
