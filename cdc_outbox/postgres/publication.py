@@ -111,6 +111,7 @@ select n.nspname::text, c.relname::text
 """
 
 _EXISTS: Final[LiteralString] = "select from pg_publication where pubname = %s"
+_NAME: Final[LiteralString] = "select pubname::text from pg_publication where oid = %s::int8::oid"
 _UNDER_ANOTHER_NAME: Final[LiteralString] = """
 select pubname::text from pg_publication where oid = %s::int8::oid and xmin::text = %s and pubname <> %s
 """
@@ -129,6 +130,12 @@ select p.pubname::text from pg_publication p
 async def exists(conn: Connection, publication: str) -> bool:
     """Whether there is a publication of that name."""
     return bool(await execute(conn, _EXISTS, (publication,)))
+
+
+async def name_of(conn: Connection, oid: int, *, within: float | None = None) -> str | None:
+    """What the publication with this OID is called now; None where it isn't there any more."""
+    rows = await execute(conn, _NAME, (oid,), within=within)
+    return str(rows[0][0]) if rows else None
 
 
 async def other_name(conn: Connection, known: Row, name: str) -> str | None:

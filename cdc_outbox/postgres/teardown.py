@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME: Final = "cdc-outbox drop"
 
-_NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"
 _USERS: Final[LiteralString] = """
 select w.slot from public.cdc_outbox_witness w
   join pg_catalog.pg_replication_slots s on s.slot_name = w.slot
@@ -155,8 +154,8 @@ async def _look(
         noted = await witness.read_by(relay, owner, slot.pending_name(settings.slot))
         for known in (noted, row):
             if isinstance(known, Witness) and known.identity is not None and not named:
-                for (name,) in await execute(relay, _NAME, (known.identity.publication.oid,)):
-                    settings = replace(settings, publication=str(name))
+                name = await publication.name_of(relay, known.identity.publication.oid)
+                settings = replace(settings, publication=name or settings.publication)
         users = await _users(relay, owner, settings)
         remembered = isinstance(row, Witness)
     except MissingRight:

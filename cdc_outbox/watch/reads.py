@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, LiteralString
+from typing import TYPE_CHECKING
 
 from cdc_outbox.errors import MissingRight
 from cdc_outbox.event import TableName
-from cdc_outbox.postgres import witness
-from cdc_outbox.postgres.connection import execute
+from cdc_outbox.postgres import publication, witness
 from cdc_outbox.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.publication_identity import Identity
     from cdc_outbox.settings import Settings
-
-_NAME: Final[LiteralString] = "select pubname::text from pg_catalog.pg_publication where oid = %s::int8::oid"
 
 
 class Known(enum.Enum):
@@ -74,10 +71,10 @@ async def find(
         tables = tuple(TableName.parse(name) for name, _ in identity.members) or tables
     if named:
         return Reads(postgres.publication, tables, Known.NAMED)
-    rows = await execute(conn, _NAME, (identity.publication.oid,), within=within)
-    if not rows:
+    name = await publication.name_of(conn, identity.publication.oid, within=within)
+    if name is None:
         return Reads(postgres.publication, tables, Known.GONE)
-    return Reads(str(rows[0][0]), tables, Known.NAMED)
+    return Reads(name, tables, Known.NAMED)
 
 
 async def _identity(conn: Connection, slot: str, within: float | None) -> Identity | None:
