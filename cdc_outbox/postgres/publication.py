@@ -50,15 +50,7 @@ class PublicationState:
 
 
 # `own`: the row is of the table itself or its schema; `above`: it is of a partition root of it, or that one's schema.
-_MEMBERS_14: Final[LiteralString] = """
-    select r.oid, r.xmin::text as xmin, false as filtered, false as listed,
-           r.prrelid = c.oid as own, r.prrelid <> c.oid as above
-      from pg_publication_rel r
-     where r.prpubid = p.oid
-       and (r.prrelid = c.oid or r.prrelid in (select relid from pg_partition_ancestors(c.oid) as a (relid)))
-"""
-
-_MEMBERS_15: Final[LiteralString] = """
+_MEMBERS: Final[LiteralString] = """
     select r.oid, r.xmin::text as xmin, r.prqual is not null as filtered, r.prattrs is not null as listed,
            r.prrelid = c.oid as own, r.prrelid <> c.oid as above
       from pg_publication_rel r
@@ -76,7 +68,7 @@ _MEMBERS_15: Final[LiteralString] = """
 # Whether the table is published under its own name is told by the catalogue alone. pg_get_publication_tables() would
 # tell it too, but locks each table of the publication for a moment (16 and later), and so waits for whoever has one
 # of them to himself: VACUUM FULL, a migration.
-_LOOK: Final[LiteralString] = """
+LOOK: Final[LiteralString] = """
 select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
        c.oid, c.relnamespace, c.relkind::text, c.relpersistence::text, c.relispartition,
        pg_relation_is_publishable(c.oid)
@@ -94,7 +86,8 @@ select p.oid, p.xmin::text, p.pubinsert, p.puballtables,
               coalesce(bool_or(m.own), false), coalesce(bool_or(m.above), false)
          from ({members}) m) as m (list, own, above)
  order by wanted.place
-""".replace("{traceless}", TRACELESS)
+""".replace("{members}", _MEMBERS).replace("{traceless}", TRACELESS)
+"""One look, a row for each table in their order; `parameters` fills it, `read_look` reads it."""
 
 # A partition's rows bear the name of its root, whether the publication names the partition as well or not.
 _BESIDES: Final[LiteralString] = """
@@ -157,8 +150,7 @@ async def look(
 
     Raises what `execute` raises.
     """
-    wanted = parameters(publication, tables)
-    rows = await execute(conn, look_query(conn.info.server_version), wanted, within=within)
+    rows = await execute(conn, LOOK, parameters(publication, tables), within=within)
     return read_look(publication, tables, rows)
 
 
@@ -222,13 +214,8 @@ async def besides(
     return [TableName(str(schema), str(name)) for schema, name in rows]
 
 
-def look_query(server_version: int) -> LiteralString:
-    """The look as one query, a row for each table in their order; `parameters` fills it, `read_look` reads it."""
-    return _LOOK.replace("{members}", _MEMBERS_15 if server_version >= 150000 else _MEMBERS_14)
-
-
 def parameters(publication: str, tables: Sequence[TableName]) -> dict[str, object]:
-    """What `look_query` and `besides` want to know."""
+    """What `LOOK` and `besides` want to know."""
     return {
         "publication": publication,
         "schemas": [table.schema for table in tables],
@@ -239,7 +226,7 @@ def parameters(publication: str, tables: Sequence[TableName]) -> dict[str, objec
 def read_look(
     publication: str, tables: Sequence[TableName], rows: Sequence[Sequence[Any]]
 ) -> PublicationState:
-    """What the rows of `look_query` say."""
+    """What the rows of `LOOK` say."""
     problems: dict[str, str] = {}
     found: list[tuple[str, Member]] = []
     for table, row in zip(tables, rows, strict=True):

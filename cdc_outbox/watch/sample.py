@@ -235,7 +235,7 @@ select pg_catalog.clock_timestamp(), pg_catalog.current_setting('server_version_
           from pg_catalog.pg_replication_slots s) as slots (list)
  cross join (select pg_catalog.json_agg(pg_catalog.json_build_array(a, b, c, d, e, f, g, h, i, j, k, l, m))
                from ({look}) as seen (a, b, c, d, e, f, g, h, i, j, k, l, m)) as look (list)
-"""
+""".replace("{look}", publications.LOOK)
 
 _WAL: Final[LiteralString] = "(select sum(size)::bigint from pg_catalog.pg_ls_waldir())"
 _WITNESS: Final[LiteralString] = """
@@ -268,7 +268,7 @@ async def take(
     """
     wanted = parameters(name, publication, tables)
     try:
-        text = query(conn.info.server_version, before, lists_wal=lists_wal)
+        text = query(before, lists_wal=lists_wal)
         rows = await execute(conn, text, wanted, within=within)
     except CdcOutboxError as error:
         if before is None or sqlstate.of(error) not in _NO_MORE:
@@ -277,13 +277,11 @@ async def take(
     return _read(name, publication, tuple(tables), rows[0], asked_witness=_asks_witness(before))
 
 
-def query(server_version: int, before: Sample | None, *, lists_wal: bool = False) -> LiteralString:
+def query(before: Sample | None, *, lists_wal: bool = False) -> LiteralString:
     """The one query of a sample; `parameters` fills it."""
     lists = lists_wal and before is not None and before.may_list_wal and before.limit is None
-    return (
-        _SAMPLE.replace("{look}", publications.look_query(server_version))
-        .replace("{wal}", _WAL if lists else _NONE)
-        .replace("{witness}", _WITNESS if _asks_witness(before) else _NONE)
+    return _SAMPLE.replace("{wal}", _WAL if lists else _NONE).replace(
+        "{witness}", _WITNESS if _asks_witness(before) else _NONE
     )
 
 

@@ -66,7 +66,7 @@ async def measured(major: int) -> list[object]:
         control = await connect_control(settings.postgres, application_name="cdc-outbox benchmark")
         try:
             sample = await samples.take(control, SLOT, PUBLICATION, TABLES)
-            explained = explain(role, samples.query(control.info.server_version, sample, lists_wal=True))
+            explained = explain(role, samples.query(sample, lists_wal=True))
             pid, began = control.info.backend_pid, time.perf_counter()
             cpu = cpu_seconds(pid)
             for _ in range(LOOKS):

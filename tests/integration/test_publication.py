@@ -12,7 +12,7 @@ from psycopg.sql import SQL
 from cdc_outbox.event import TableName
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.connection import connect_control
-from cdc_outbox.postgres.publication import PublicationState, look, look_query, parameters
+from cdc_outbox.postgres.publication import LOOK, PublicationState, look, parameters
 from cdc_outbox.postgres.publication_identity import Change, Identity, compare
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
@@ -214,11 +214,10 @@ def test_what_is_published_under_its_own_name_is_what_the_server_says(
             " where relkind in ('r', 'p') and relnamespace::regnamespace::text in ('public', 'far') order by 1, 2"
         ).fetchall()
         tables = [TableName(*row) for row in rows]
-        query = SQL(look_query(connection.info.server_version))
         for scope in PUBLICATIONS:
             create = f"create publication p for {scope} with (publish_via_partition_root = {by_root})"
             connection.execute(SQL(create))
-            seen = connection.execute(query, parameters("p", tables)).fetchall()
+            seen = connection.execute(SQL(LOOK), parameters("p", tables)).fetchall()
             told = connection.execute(
                 "select n.nspname, c.relname from pg_get_publication_tables('p') g join pg_class c on c.oid = g.relid"
                 " join pg_namespace n on n.oid = c.relnamespace order by 1, 2"

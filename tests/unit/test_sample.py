@@ -11,8 +11,8 @@ def test_pg_wal_is_listed_only_where_its_size_counts() -> None:
     listing = "from pg_catalog.pg_ls_waldir()"
     limited = sample(may_list_wal=True)
     unlimited = sample(may_list_wal=True, limits=Limits(None, 0, 16 * MIB))
-    assert listing in query(180000, unlimited, lists_wal=True)
-    assert listing not in query(180000, unlimited), "a relay, which has no volume's size to compare it with"
-    assert listing not in query(180000, limited, lists_wal=True)
-    assert listing not in query(180000, sample(limits=unlimited.limits), lists_wal=True)
-    assert listing not in query(180000, None, lists_wal=True)
+    assert listing in query(unlimited, lists_wal=True)
+    assert listing not in query(unlimited), "a relay, which has no volume's size to compare it with"
+    assert listing not in query(limited, lists_wal=True)
+    assert listing not in query(sample(limits=unlimited.limits), lists_wal=True)
+    assert listing not in query(None, lists_wal=True)
