@@ -59,7 +59,7 @@ def batch_size(settings: KafkaSettings) -> int:
 
 
 def connection(settings: KafkaSettings) -> dict[str, Any]:
-    """The keyword arguments that a producer and an admin client share. What SASL needs is there: `load` has seen to it.
+    """The keyword arguments of every client of ours. What SASL needs is there: `load` has seen to it.
 
     Raises ConfigError for a certificate or token provider that can't be loaded.
     """
