@@ -46,12 +46,12 @@ class AuditedRows:
         field = self.plan.optional.get("created_at")
         if field is None:
             return None
-        query = sql.SQL("select pg_catalog.max({})::text from {}").format(
+        query = sql.SQL("select pg_catalog.convert_to(pg_catalog.max({})::text, 'UTF8') from {}").format(
             sql.Identifier(field.name), await rows_of(conn, self.plan.table)
         )
-        ((text,),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
+        ((written,),) = await execute(conn, query, within=table_rows.COUNT_LIMIT)
         values: Values = [None] * len(self.plan.shape.fields)
-        values[field.at] = None if text is None else str(text).encode()
+        values[field.at] = written
         return self.plan.created_us(values, 0) or None
 
     async def portions(self, conn: Connection) -> AsyncIterator[tuple[bool, Chunk]]:

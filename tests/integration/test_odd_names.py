@@ -184,5 +184,7 @@ def test_names_beyond_ascii_where_the_database_has_no_encoding(
     for words in (("replay", "--id", "1", "--yes"), ("audit", "--since", "1h", "--settled")):
         done = run_command(*words, "--slot", slot, env=passage.environment)
         assert done.returncode == 0, done.stderr
+    empty = run_command("audit", "--since", "2d", "--until", "1d", "--slot", slot, env=passage.environment)
+    assert "; the newest was written" in empty.stdout, (empty.stdout, empty.stderr)
     assert payloads(passage.read(topic)) == ["weiß", "weiß"]
     postgres.drop_database(name)
