@@ -341,7 +341,8 @@ def _in_one_piece(statement: sql.Composed) -> sql.SQL:
 
 def _named(how: Markable) -> sql.Composed:
     """The rows with the keys of the parameters, an array for each column of the key."""
-    arrays = [sql.SQL("%s::{}[]").format(sql.SQL(column.type)) for column in how.key]
+    types = [column.type.replace("%", "%%") for column in how.key]
+    arrays = [sql.SQL("%s::{}[]").format(sql.SQL(type_)) for type_ in types]
     names = [sql.Identifier("t", column.name) for column in how.key]
     if len(names) == 1:
         return sql.SQL("{} = any({})").format(names[0], arrays[0])

@@ -511,11 +511,11 @@ def test_what_cannot_be_marked_is_refused_by_name(
 
 
 def test_a_table_is_marked_by_what_it_has(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
-    """An enum's own spelling, a key of two columns, hostile ids, and triggers that are told."""
+    """An enum's own spelling, a key of two columns, hostile ids, a type's odd name, and triggers that are told."""
     passage = Passage(database, kafka, slot, topics)
     passage.sql(
-        "create type state as enum ('New', 'Published');"
-        " create table outbox (id text, at timestamptz not null, topic text, payload jsonb, status state,"
+        "create type state as enum ('New', 'Published'); create domain \"i%d\" as text;"
+        ' create table outbox (id "i%d", at timestamptz not null, topic text, payload jsonb, status state,'
         " published_at timestamp, primary key (id, at)) partition by range (at);"
         " create table outbox_1 partition of outbox default;"
         " create function f() returns trigger language plpgsql as 'begin return new; end';"
