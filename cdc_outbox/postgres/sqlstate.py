@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from psycopg import DataError, NotSupportedError, ProgrammingError
 from psycopg.pq import DiagnosticField
 
 from cdc_outbox.errors import (
@@ -251,8 +252,16 @@ def of(failure: BaseException) -> str:
     return str(getattr(failure.__cause__, "sqlstate", None) or "")
 
 
+_OF_PSYCOPG: Final = (DataError, NotSupportedError, ProgrammingError)
+
+
 def from_exception(failure: Error, *, stage: Stage, role: str | None = None) -> CdcOutboxError:
-    """Our error for one of psycopg's. `role` is who is connected, where that is known."""
+    """Our error for one of psycopg's. `role` is who is connected, where that is known.
+
+    What psycopg says of a statement or an answer itself has no SQLSTATE either, and the connection is as it was.
+    """
+    if failure.sqlstate is None and isinstance(failure, _OF_PSYCOPG):
+        return PostgresUnavailable(f"psycopg failed: {failure!r}", next="please report it")
     text = failure.diag.message_primary or _first_line(str(failure))
     context = failure.diag.context or ""
     if "inline_code_block" in context:

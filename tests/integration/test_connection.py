@@ -525,6 +525,19 @@ def test_a_fast_shutdown_is_told_from_an_outage(make_postgres: Callable[..., Pos
     asyncio.run(run())
 
 
+def test_what_psycopg_itself_refuses_is_no_lost_connection(database: Database) -> None:
+    async def mistaken(conn: Connection) -> None:
+        for query, parameters in (("select %s, %(a)s", ["b"]), ("select %s", ["\0"]), ("select '%'", ["b"])):
+            with pytest.raises(PostgresUnavailable, match=r"^psycopg failed: ") as refused:
+                await execute(conn, query, parameters)
+            assert refused.value.next == "please report it"
+        with pytest.raises(PostgresUnavailable, match=r"^psycopg failed: DataError"):
+            await execute(conn, "select '10000-01-01'::timestamptz")
+        assert await execute(conn, "select 1") == [(1,)]
+
+    with_control(database.dsn, mistaken)
+
+
 def test_a_long_statement_that_nobody_waits_for_ends(database: Database) -> None:
     counting = "select exists (select from pg_stat_activity where query = 'select pg_sleep(100)')"
 

@@ -197,6 +197,7 @@ class TestConfigFile:
                 "a = ",
             ),
             ("[outbox.only]\na = []\n", "the list of accepted values is empty", "a = "),
+            ('[outbox.only]\na = ["b", "\\u0000"]\n', "no text of PostgreSQL's holds a zero byte", "a = "),
             ("[log]\nlevel = 2024-01-01\n", "it is a date or time", 'level = "debug"'),
         ],
     )

@@ -96,9 +96,11 @@ class Values(Kind):
     """One or several accepted values of a column."""
 
     def text(self, text: str) -> tuple[str, ...]:
-        return (text,)
+        return self.texts([text])
 
     def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        if any("\0" in text for text in texts):
+            raise ValueError("no text of PostgreSQL's holds a zero byte")
         return tuple(dict.fromkeys(texts))
 
     def toml(self, value: object) -> tuple[str, ...]:
