@@ -179,7 +179,8 @@ def test_a_key_that_is_being_replaced_holds_a_relay_that_stands_by(secured: Secu
 
         def both_held() -> bool:
             states = {first.state(), second.state()}
-            if states - {"connecting", "held"}:  # one that took over meanwhile has a connection that wasn't cut
+            # One that took over meanwhile has a connection that wasn't cut.
+            if states - {"connecting", "held"}:
                 passage.sql(
                     "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s",
                     f"cdc-outbox/{passage.slot}",
