@@ -99,17 +99,27 @@ def test_a_stop_just_after_a_connection_was_lost_reads_on_to_the_commit_too(
     assert_nothing_twice(pipeline, writer)
 
 
+@pytest.fixture
+def behind(
+    outbox: Database, make_proxy: Callable[[str, int], Proxy], make_pipeline: Callable[..., Pipeline]
+) -> Callable[[Kafka], tuple[Proxy, Pipeline]]:
+    """Makes a pipeline whose relay reaches PostgreSQL by a proxy, with that."""
+
+    def make(kafka: Kafka) -> tuple[Proxy, Pipeline]:
+        address = conninfo_to_dict(outbox.dsn)
+        proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+        way = make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
+        return proxy, make_pipeline(outbox, kafka, way=way)
+
+    return make
+
+
 def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
-    outbox: Database,
-    kafka: Kafka,
-    make_proxy: Callable[[str, int], Proxy],
-    make_pipeline: Callable[..., Pipeline],
+    kafka: Kafka, behind: Callable[[Kafka], tuple[Proxy, Pipeline]]
 ) -> None:
     """A part of the transaction has arrived, and all that came before it is confirmed."""
-    address = conninfo_to_dict(outbox.dsn)
-    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
-    way = make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
-    pipeline = make_pipeline(outbox, kafka, way=way).prepare(3).init()
+    proxy, pipeline = behind(kafka)
+    pipeline.prepare(3).init()
     relay = pipeline.start("--max-events-per-second", "3000")
     writer, consumer = pipeline.writer(), pipeline.consumer()
     writer.write(20_000, rows_per_transaction=20_000)
@@ -127,16 +137,11 @@ def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
 
 
 def test_a_stop_between_two_sessions_is_not_clean_where_kafka_may_have_more(
-    outbox: Database,
-    own_kafka: KafkaBroker,
-    make_proxy: Callable[[str, int], Proxy],
-    make_pipeline: Callable[..., Pipeline],
+    own_kafka: KafkaBroker, behind: Callable[[Kafka], tuple[Proxy, Pipeline]]
 ) -> None:
     """All that it confirmed is confirmed to PostgreSQL, and it has more in its socket, which it takes later."""
-    address = conninfo_to_dict(outbox.dsn)
-    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
-    way = make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
-    pipeline = make_pipeline(outbox, own_kafka, way=way).prepare().init()
+    proxy, pipeline = behind(own_kafka)
+    pipeline.prepare().init()
     relay = pipeline.start()
     writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(10))

@@ -188,7 +188,11 @@ def test_a_stop_between_two_sessions_is_clean_only_where_the_bus_has_told_what_i
         run(stage.relay)
 
 
-def test_an_end_that_confirms_what_was_delivered_reads_on_over_what_the_bus_may_have(stage: Stage) -> None:
+def targets_of(stage: Stage, arrives: Callable[[], None], taken: int) -> list[LSN | None]:
+    """Up to where each session reads: one in which a stop comes when row 7 at 0x300 was delivered, and the last.
+
+    `arrives`: what else has by then. `taken`: what the last session has PostgreSQL take.
+    """
     relay = stage.relay
     targets: list[LSN | None] = []
 
@@ -196,36 +200,33 @@ def test_an_end_that_confirms_what_was_delivered_reads_on_over_what_the_bus_may_
         targets.append(relay._target)
         if len(targets) == 1:
             relay._deliveries.settle("topic", 0, (0x300, 7))
-            stage.ledger.begin(0x400)
-            stage.ledger.pin()
+            arrives()
             relay.stop()
             raise PostgresUnavailable("gone", next="wait")
-        relay._memory.taken = LSN(0x408)
+        relay._memory.taken = LSN(taken)
 
     stage.flow = flow
     run(relay)
-    assert targets == [None, 0x401]
+    return targets
+
+
+def test_an_end_that_confirms_what_was_delivered_reads_on_over_what_the_bus_may_have(stage: Stage) -> None:
+    def arrives() -> None:
+        stage.ledger.begin(0x400)
+        stage.ledger.pin()
+
+    assert targets_of(stage, arrives, 0x408) == [None, 0x401]
 
 
 def test_an_end_that_confirms_what_was_delivered_reads_on_to_the_commit_of_what_has_arrived(
     stage: Stage,
 ) -> None:
     """A large transaction is sent a while after what came before it: that being confirmed is not enough."""
-    relay = stage.relay
-    targets: list[LSN | None] = []
 
-    async def flow() -> None:
-        targets.append(relay._target)
-        if len(targets) == 1:
-            relay._deliveries.settle("topic", 0, (0x300, 7))
-            relay.status._confirmable = LSN(0x208)
-            relay.stop()
-            raise PostgresUnavailable("gone", next="wait")
-        relay._memory.taken = LSN(0x308)
+    def arrives() -> None:
+        stage.relay.status._confirmable = LSN(0x208)
 
-    stage.flow = flow
-    run(relay)
-    assert targets == [None, 0x301]
+    assert targets_of(stage, arrives, 0x308) == [None, 0x301]
 
 
 @pytest.mark.parametrize("comes", ["as the connection is lost", "between two sessions", "after poison"])
