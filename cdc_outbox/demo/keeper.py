@@ -47,7 +47,7 @@ def end(processes: dict[int, int]) -> None:
     deadline = time.monotonic() + PATIENCE
     left = list(processes)
     while left and time.monotonic() < deadline:
-        time.sleep(0.01)  # not our children, so waitpid refuses them; a pidfd would do, but on Linux alone
+        time.sleep(0.01)  # nothing to wait on: waitpid takes only one's own children, macOS has no pidfd
         left = [pid for pid in left if alive(pid)]
     for pid in processes:
         with suppress(ProcessLookupError, PermissionError):
@@ -60,7 +60,7 @@ def remove(home: str) -> None:
     while Path(home).exists() and time.monotonic() < deadline:
         shutil.rmtree(home, ignore_errors=True)
         if Path(home).exists():
-            time.sleep(0.05)  # the writers aren't our children: rmtree failing is all that tells of them
+            time.sleep(0.05)  # nothing to wait on: of dying writers only a file that appears again tells
 
 
 def main() -> None:

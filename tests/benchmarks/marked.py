@@ -127,8 +127,7 @@ def load(ground: Ground, what: str, rate: int, seconds: float) -> Load:
                 total = backlog.value("select count(*) from outbox")
                 eventually(lambda: backlog.value(_MARKED) >= total, 60, process.text)
             else:
-                # The span that is measured: the other run's marks take as long after the last event.
-                time.sleep(2)
+                time.sleep(2)  # belongs to the span that is measured, as the marks of the other run do
             ended = time.time()
             wal = backlog.value("select pg_current_wal_insert_lsn() - %s::pg_lsn", (lsn,))
             assert process.terminate()[0] == 0

@@ -66,8 +66,9 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
                 size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
-            # What is measured: the relay pauses so between drains, and is compared with this.
-            time.sleep(pause)
+            time.sleep(
+                pause
+            )  # is measured too: so the relay pauses between drains, which this is compared with
         consume()
     return {
         "first": first,

@@ -69,7 +69,7 @@ class Storm:
         """Three seconds in which nobody may change the table, the shop included; then the relay may be killed."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("lock table outbox in share mode")
-            time.sleep(3)  # the blow itself: the lock is held for so long
+            connection.execute("select pg_sleep(3)")
             if self.random.random() < 0.5:
                 self.kill()
 
@@ -77,7 +77,7 @@ class Storm:
         """The newest rows are locked for three seconds."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("select from outbox order by id desc limit 200 for update skip locked")
-            time.sleep(3)  # the blow itself: the locks are held for so long
+            connection.execute("select pg_sleep(3)")
 
     def freeze(self) -> None:
         """The broker stands still for three seconds."""
@@ -93,8 +93,7 @@ class Storm:
             blow = self.random.choice(self.blows())
             blow()
             self.counts[blow.__name__] += 1
-            # At random, so that the next blow meets any moment of recovery.
-            time.sleep(self.random.uniform(0.5, 2))
+            time.sleep(self.random.uniform(0.5, 2))  # to no condition: the next blow is to meet any moment
 
     def judge(self) -> list[str]:
         """What is wrong, once all is calm."""
