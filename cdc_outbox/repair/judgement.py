@@ -108,17 +108,20 @@ class _Latest:
 
 @dataclass(slots=True)
 class _Messages:
-    """Those with one id: the first, the last, and how many by the checksum of their key. `plain`: from the stream."""
+    """Those with one id: the first, the last, and the checksum of each one's key. `plain`: from the stream.
+
+    As short as can be: after a cut-over each event may have some.
+    """
 
     first: tuple[Any, ...]
     last: tuple[Any, ...]
-    plain: Counter[int] = field(default_factory=Counter)
-    sourced: Counter[int] = field(default_factory=Counter)
+    plain: list[int] = field(default_factory=list)
+    sourced: list[int] = field(default_factory=list)
 
     def add(self, record: tuple[Any, ...]) -> None:
         """Count one more."""
         self.last = record
-        (self.sourced if record[2] & entry.SOURCED else self.plain)[record[7]] += 1
+        (self.sourced if record[2] & entry.SOURCED else self.plain).append(record[7])
 
     @classmethod
     def of(cls, first: tuple[Any, ...]) -> _Messages:
@@ -275,7 +278,7 @@ class Judge:
         """
         expected = [row for row in bearers if not self._not_for_us(row)]
         expected.sort(key=lambda row: not row[2] & entry.ACKNOWLEDGED)
-        left = messages.plain + messages.sourced
+        left = Counter(messages.plain + messages.sourced)
         without = []
         for row in expected:
             if left[row[7]]:
@@ -361,7 +364,7 @@ class Judge:
 
     def _copied(self, messages: _Messages, bearers: list[tuple[Any, ...]]) -> None:
         first, last, rows = messages.first, messages.last, max(1, len(bearers))
-        plain, sourced = messages.plain.total(), messages.sourced.total()
+        plain, sourced = len(messages.plain), len(messages.sourced)
         surplus, gone = self._surplus(messages, Counter(row[7] for row in bearers), rows)
         self.findings.without_row += gone
         self.findings.repeats += sourced if plain else max(0, sourced - rows)
@@ -381,7 +384,7 @@ class Judge:
 
         `keys`: how many rows have which; `rows`: for how many there may be a message.
         """
-        plain = messages.plain
+        plain = Counter(messages.plain)
         free = rows - sum(min(count, plain[key]) for key, count in keys.items())
         others = {key: count for key, count in plain.items() if key not in keys}
         copies = sum(max(0, plain[key] - count) for key, count in keys.items())
