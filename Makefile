@@ -90,8 +90,8 @@ sbom: dist $(BIN)/.release ## a bill of materials (CycloneDX) of the wheel with 
 	  bill["metadata"]["component"]["version"] = cdc_outbox.__version__; \
 	  json.dump(bill, open(name, "w"), indent=2)'
 
-vulnerabilities: sbom ## known ones in what would be installed, from PyPI's database, which has to be reached
-	.cache/release/bin/pip-audit --strict --progress-spinner off --path "$$(echo .cache/installed/lib/python*/site-packages)"
+vulnerabilities: setup ## known ones in all that is installed, from PyPI's database, which has to be reached
+	$(BIN)/python -m tests.vulnerabilities
 
 matrix: setup $(BIN)/.servers $(BIN)/.release ## each Python from 3.11 to 3.14 that can be had, lowest and newest dependencies, Kafka 3.9 beside 4
 	$(BIN)/python -m tests.matrix
