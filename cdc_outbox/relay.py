@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from cdc_outbox import faults, log
 from cdc_outbox.acknowledge import Ledger
 from cdc_outbox.backoff import Backoff
+from cdc_outbox.carryover import Carryover
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import (
     CdcOutboxError,
@@ -34,11 +35,10 @@ from cdc_outbox.errors import (
 from cdc_outbox.flow import LAST_MOMENT, Flow
 from cdc_outbox.intake import Intake
 from cdc_outbox.kafka.publisher import KafkaPublisher
-from cdc_outbox.lsn import LSN, ZERO
-from cdc_outbox.postgres.admission import Admission, Memory
+from cdc_outbox.postgres.admission import Admission
 from cdc_outbox.postgres.catalogue import preview
 from cdc_outbox.postgres.zoneless import tell_of_due
-from cdc_outbox.publisher import BusRefused, Deliveries, StartOver, TopicMissing
+from cdc_outbox.publisher import BusRefused, StartOver, TopicMissing
 from cdc_outbox.setback import SAY_AGAIN, Setbacks
 from cdc_outbox.settlement import Settlement
 from cdc_outbox.state import Live, State, Status
@@ -47,10 +47,10 @@ from cdc_outbox.table.mapping import Mapping
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from cdc_outbox.lsn import LSN
     from cdc_outbox.mark import Marks
     from cdc_outbox.marker import Marker
     from cdc_outbox.postgres.backend import Backend
-    from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.stream import ReplicationStream
     from cdc_outbox.settings import Settings
 
@@ -86,8 +86,6 @@ class Relay:
         self._until_caught_up = until_caught_up
         self._mapping = Mapping(settings.outbox, settings.postgres.slot)
         self._marks = _marks(settings)
-        self._deliveries = Deliveries()
-        self._memory = Memory()
         self._fixed_topics: set[str] | None = None
         """Topics that are the same for all rows and are yet to be asked for; None before a look at the tables."""
         self._stop = asyncio.Event()
@@ -97,14 +95,6 @@ class Relay:
         """To have confirmed up to there is to be caught up, where that is an end."""
         self._flowed = False
         """Whether the session has streamed."""
-        self._suspect: tuple[int, int] | None = None
-        """What `Flow.suspect` was at the end of the session before."""
-        self._doubtful = ZERO
-        """Final LSN up to which Kafka may have rows or not, as a session broke; ZERO where all is known."""
-        self._met: Server | None = None
-        """The server of the last stream; None before the first."""
-        self._was_taken = False
-        """Whether the bus took us as we are, in any session."""
         self._walsender: Backend | None = None
         """The walsender of the last stream."""
         self._ending_since: float | None = None
@@ -112,6 +102,7 @@ class Relay:
         self._said_mapping: dict[str, str] = {}
         self._said_start = -SAY_AGAIN
         self.status = Status(settings.postgres.slot, mapping=self._mapping.told, marks=self._marks)
+        self._carried = Carryover(self.status)
         self._setbacks = Setbacks(self.status, blocks=settings.delivery.on_poison == "block")
 
     def stop(self) -> None:
@@ -143,11 +134,11 @@ class Relay:
                     _log.info, "starting over", str(reason), reason=str(reason), slot=self.status.slot
                 )
             except CdcOutboxError as error:
-                may = self._setbacks.may_go_on(error, began=self._has_begun, flowed=self._flowed)
+                may = self._setbacks.may_go_on(error, began=self._carried.has_begun, flowed=self._flowed)
                 if not may or (self._fail_fast and isinstance(error, Unavailable)):
                     raise
                 if self._stop.is_set() and self._flowed:
-                    if not (self._owes or self._is_even):
+                    if not (self._carried.owes or self._carried.is_even):
                         raise  # it didn't end as it should have
                     break
                 self.status.tally.ended(error, streamed=self._flowed)
@@ -156,11 +147,11 @@ class Relay:
                     backoff.reset()
                 self._flowed = False
                 await self._until_stopped(asyncio.sleep(backoff.seconds()))
-        if self._owes:
+        if self._carried.owes:
             await self._confirm_delivered()
-        elif self._stop.is_set() and self._doubtful and self.status.state is State.CONNECTING:
+        elif self._stop.is_set() and self._carried.is_in_doubt:
             raise DrainExceeded(
-                f"Kafka didn't say before the stream broke whether it has all rows up to {self._doubtful}",
+                f"Kafka didn't say before the stream broke whether it has all rows up to {self._carried.doubtful}",
                 next="nothing is lost: what wasn't confirmed is sent again by the next start",
             )
         self.status.change(State.STOPPED)
@@ -177,7 +168,7 @@ class Relay:
             await self._set_up()
             self._set_up = None
         async with AsyncExitStack() as ending:
-            admission = Admission(settings.postgres, settings.outbox.tables, self._memory)
+            admission = Admission(settings.postgres, settings.outbox.tables, self._carried.memory)
             ending.push_async_callback(admission.close)
             await admission.open()
             self.status.connect(admission)
@@ -190,14 +181,15 @@ class Relay:
             if marker is not None:
                 ending.push_async_callback(self._end_of_marks, marker)
             ledger = Ledger()
-            publisher = KafkaPublisher(settings.kafka, ledger, self._deliveries, self.status.tally)
+            publisher = KafkaPublisher(settings.kafka, ledger, self._carried.deliveries, self.status.tally)
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             await self._reach_bus(publisher)
             await admission.stand_by(self._standing_by)
             await admission.check(begins=True)
-            if last and not self._owes:
+            if last and not self._carried.owes:
                 return  # what was sent at the last moment has been taken
-            self._meet(admission)
+            if self._carried.meet(admission) and self._marks is not None:
+                self._marks.forget()
             stream = await admission.stream()
             self._walsender, self._ending_since = stream.backend, None
             ending.push_async_callback(self._end_of_stream, stream, ledger)
@@ -228,7 +220,7 @@ class Relay:
                 publisher,
                 intake,
                 settlement,
-                suspect=self._suspect,
+                suspect=self._carried.suspect,
                 fail_fast=self._fail_fast,
             )
             self._flowed = True
@@ -239,8 +231,8 @@ class Relay:
             except PublicationUnseen as unseen:
                 raise admission.remedied(unseen) from unseen
             finally:
-                self._suspect = flow.suspect
-        if self._owes:
+                self._carried.suspect = flow.suspect
+        if self._carried.owes:
             raise PostgresUnavailable(
                 "the server ended the stream before it took the last confirmation",
                 next="nothing to do: what it hasn't taken is confirmed once more",
@@ -270,14 +262,14 @@ class Relay:
         try:
             await publisher.start()
         except (KafkaUnavailable, BusRefused) as error:
-            if self._fail_fast or (isinstance(error, BusRefused) and not self._has_begun):
+            if self._fail_fast or (isinstance(error, BusRefused) and not self._carried.has_begun):
                 raise
             self._fixed_topics = set()  # what is missing holds the row that needs it
             self._setbacks.say(error)
             self.status.change(State.HELD, str(error))
             publisher.start_later(error, Backoff(self._settings.retry))
         else:
-            self._was_taken = True
+            self._carried.bus_took_us = True
             await self._require_topics(publisher)
 
     async def _require_topics(self, publisher: KafkaPublisher) -> None:
@@ -299,7 +291,7 @@ class Relay:
             return None
         from cdc_outbox import marker
 
-        first = self._met is None
+        first = self._carried.server is None
         return await marker.opened(self._settings, self._mapping, self._marks, admission, strict=first)
 
     async def _end_of_marks(self, marker: Marker) -> None:
@@ -311,12 +303,7 @@ class Relay:
 
     async def _end_of_stream(self, stream: ReplicationStream, ledger: Ledger) -> None:
         await stream.close()
-        if ledger.unsettled:
-            self._doubtful = max(self._doubtful, ledger.begun)
-        elif ledger.confirmable > self._doubtful:
-            self._doubtful = ZERO
-        if stream.taken:
-            self._memory.taken = max(self._memory.taken, stream.confirmed)
+        self._carried.add(stream, ledger)
 
     def _standing_by(self, holder: Backend) -> None:
         if holder == self._walsender:
@@ -327,7 +314,7 @@ class Relay:
                 f"walsender {holder.pid} streams from the slot",
                 next="nothing to do: the relay looks again by itself",
             )
-        self._memory.row, self._doubtful = None, ZERO  # both are the other relay's matter
+        self._carried.cede()
         self.status.change(State.STANDBY, f"walsender {holder.pid} streams from the slot")
         if self._marks is not None:
             self._marks.search()  # the other relay may leave rows unmarked
@@ -343,28 +330,6 @@ class Relay:
         self.status.change(State.CONNECTING, str(stuck))
         if now - self._ending_since > OWN_WALSENDER:
             self._setbacks.say(stuck)
-
-    def _meet(self, admission: Admission) -> None:
-        """Forget what was delivered where the stream may send other rows at the same places.
-
-        So it is on another server or timeline, and on one that was set back, which keeps its timeline. One that was
-        restarted may have been set back to a moment after the last witness row, and have written on past what was
-        delivered then: of that only what the row covers is sure.
-        """
-        before, now = self._met, admission.server
-        self._met = now
-        elsewhere = before is not None and (
-            before.system_identifier != now.system_identifier or before.timeline != now.timeline
-        )
-        if elsewhere or admission.was_set_back(self._deliveries.until):
-            self._doubtful = ZERO
-            self._deliveries.forget()
-            self.status.forget()
-            if self._marks is not None:
-                self._marks.forget()
-        elif before is not None and before.started != now.started:
-            self._deliveries.forget_beyond(self._memory.proven)
-            self.status.forget(self._memory.proven)
 
     async def _catch_up_to(self, admission: Admission) -> LSN | None:
         if self._until_caught_up and self._target is None:
@@ -412,31 +377,6 @@ class Relay:
             # A second signal cancels us: the session still ends in order, before the last word is said.
             await ended(task, stopped)
 
-    @property
-    def _has_begun(self) -> bool:
-        """Whether this is no start any more, after which what the bus has against us may pass: a hot standby may never
-        have streamed, but the bus had taken it.
-        """
-        return self._met is not None or self._was_taken
-
-    @property
-    def _owes(self) -> bool:
-        """Whether PostgreSQL would send again what Kafka has confirmed to us, though it may be confirmed there.
-
-        Not while another relay has the slot, nor while we are held: then nothing may be confirmed. A transaction of
-        which a part has arrived may be when the rest has, which an outage keeps back, but neither poison nor the bus.
-        """
-        taken, state = self._memory.taken, self.status.state
-        whole = self.status.confirmable > taken and state not in (State.STANDBY, State.HELD)
-        cut = state in (State.CONNECTING, State.STREAMING) and self._suspect is None
-        return (whole or cut) and self._deliveries.beyond(taken)
-
-    @property
-    def _is_even(self) -> bool:
-        """Whether an outage costs nothing: PostgreSQL has taken all that the last session may have sent to Kafka."""
-        outage, taken = self.status.state is State.CONNECTING, self._memory.taken
-        return outage and not self._doubtful and not self._deliveries.beyond(taken)
-
     async def _confirm_delivered(self) -> None:
         """After a stop between two sessions: one more, to confirm what those before have delivered.
 
@@ -444,12 +384,10 @@ class Relay:
         """
         self._fail_fast = True
         limit = self._settings.limits.drain
-        # A transaction of which something has arrived is read on to its commit, which ends behind its final LSN.
-        until = max(self.status.confirmable, LSN(max(self._deliveries.until, int(self._doubtful)) + 1))
+        self._target = until = self._carried.until
         asked = self._stop_asked if self._stop.is_set() else time.monotonic()
         left = max(LAST_MOMENT, limit - (time.monotonic() - asked))
         _log.info("confirming what was delivered before", until=until, slot=self.status.slot)
-        self._target = until
         backoff, began = Backoff(self._settings.retry), time.monotonic()
         why: CdcOutboxError | None = None
         try:

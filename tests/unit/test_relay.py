@@ -199,11 +199,11 @@ def targets_of(stage: Stage, arrives: Callable[[], None], taken: int) -> list[LS
     async def flow() -> None:
         targets.append(relay._target)
         if len(targets) == 1:
-            relay._deliveries.settle("topic", 0, (0x300, 7))
+            relay._carried.deliveries.settle("topic", 0, (0x300, 7))
             arrives()
             relay.stop()
             raise PostgresUnavailable("gone", next="wait")
-        relay._memory.taken = LSN(taken)
+        relay._carried.memory.taken = LSN(taken)
 
     stage.flow = flow
     run(relay)
@@ -242,12 +242,12 @@ def test_a_stop_owes_the_rest_of_a_transaction_of_which_a_part_has_arrived(
     async def flow() -> None:
         targets.append(relay._target)
         if len(targets) == 1:
-            relay._memory.taken = relay.status._confirmable = LSN(0x208)
-            relay._deliveries.settle("topic", 0, (0x300, 7))
+            relay._carried.memory.taken = relay.status._confirmable = LSN(0x208)
+            relay._carried.deliveries.settle("topic", 0, (0x300, 7))
             if comes == "as the connection is lost":
                 relay.stop()
             raise PostgresUnavailable("gone", next="wait")
-        relay._memory.taken = LSN(0x308)
+        relay._carried.memory.taken = LSN(0x308)
 
     stage.flow = flow
     stage.suspect = (0x300, 8) if comes == "after poison" else None
@@ -265,7 +265,7 @@ def test_an_end_that_may_not_confirm_what_was_delivered_says_why(stage: Stage) -
         sessions += 1
         if sessions > 1:
             raise moved
-        stage.relay._deliveries.settle("topic", 0, (0x300, 7))
+        stage.relay._carried.deliveries.settle("topic", 0, (0x300, 7))
         stage.relay.stop()
         raise PostgresUnavailable("gone", next="wait")
 
@@ -448,10 +448,10 @@ def test_our_own_last_walsender_is_no_other_relay(
 def test_positions_of_another_timeline_are_forgotten(stage: Stage, timeline: int) -> None:
     """Those of a standby that was promoted may be lower."""
     admission: Any = stage._admission()
-    stage.relay._meet(admission)
+    stage.relay._carried.meet(admission)
     stage.relay.status._received = stage.relay.status._confirmable = LSN(0x9000)
     admission.server = SimpleNamespace(**{**vars(admission.server), "timeline": timeline})
-    stage.relay._meet(admission)
+    stage.relay._carried.meet(admission)
     assert stage.relay.status.confirmable == (0x9000 if timeline == 1 else 0)
 
 
