@@ -193,6 +193,7 @@ def _event(kind: str, event: dict[str, Any]) -> str:
             "poison": ", can't be published as it is",
             "trimmed": ", from before the topic's first record",
             "same id": ", with the id of another row: fewer messages than rows bear it",
+            "other key": ", and what bears its id has another key: it may be that of a row that is gone",
         }
         return f"{id_}  {event['topic'] or 'no topic'}{created}{why.get(event.get('why', ''), '')}"
     if kind == "twice":

@@ -359,7 +359,8 @@ class _Audit:
         before = await self._topics.starts([span.place for span in spans])
         first: dict[Place, int] = {}
         async for place, messages in self._topics.records(spans):
-            first.setdefault(place, messages[0].timestamp)
+            if place not in first and (streamed := entry.first_streamed(messages)) is not None:
+                first[place] = streamed.timestamp
             self._counts[place.topic] += len(messages)
             for nameless in books.enter_messages(*place, messages):
                 judge.nameless(nameless)
@@ -369,7 +370,11 @@ class _Audit:
     async def _horizons(
         self, spans: list[Span], before: dict[Place, int], first: dict[Place, int]
     ) -> dict[str, float]:
-        """By topic, the µs before which it can't tell what was there."""
+        """By topic, the µs before which it can't tell what was there.
+
+        `first`: ms of the first message of each partition that wasn't sent from the table. One that was may bear a time
+        from long before those in front of it.
+        """
         after = await self._topics.starts([span.place for span in spans])
         horizons: dict[str, float] = {}
         for span in spans:

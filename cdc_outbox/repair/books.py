@@ -21,6 +21,7 @@ from cdc_outbox.errors import PoisonEvent
 from cdc_outbox.repair.spool import Ids, Spool, buckets_for
 from cdc_outbox.table import selection
 from cdc_outbox.table.pointer import compile as pointed
+from cdc_outbox.table.raw import SOURCE
 from cdc_outbox.table.unfit import Unfit
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ def ids_placed(plan: Plan) -> tuple[IdFrom, ...]:
     """Where the settings put the event's id beside the header `id`: under the name that it had in the old relay's."""
     layout = plan.layout
     return tuple(id_from(f"header:{name}") for name, field in layout.placed if field == layout.id)
+
+
+def first_streamed(messages: Iterable[Message]) -> Message | None:
+    """The first that wasn't sent from the table."""
+    return next((each for each in messages if all(name != SOURCE for name, _ in each.headers)), None)
 
 
 class Nameless(NamedTuple):
@@ -262,7 +268,7 @@ class Books:
                         id_ = value
                 elif name == "cdc.lsn":
                     lsn, seq, slot, commit = self._provenance(message, commit)
-                elif name == "cdc.source":
+                elif name == SOURCE:
                     flags, commit = SOURCED, NO_TIME
             if id_ is None:
                 commit, flags, slot = NO_TIME, flags | FOREIGN_MADE, 0

@@ -2,7 +2,8 @@
 
 Pure but for the books' files. An event is found whatever topic it lies in. Of several messages with its id the first
 that was read is the delivery, the others are copies; those that were sent from the table (`cdc.source`) are expected
-ones. Where several rows have one id, their keys tell whose a message is: a copy of one row's stands for no other row.
+ones. Where several rows have one id, their keys tell whose a message is: a copy of one row's stands for no other row,
+and of several tables neither does one with another key, whose own row may be gone.
 
 Order is judged in each partition, key by key. The newest commit so far is remembered: a first delivery whose commit is
 older came too late. What proves that:
@@ -148,8 +149,8 @@ class Judge:
         self._rules = rules
         self._limit = limit
         self._horizons: dict[int, float] = {}
-        self.doubtful: dict[bytes, tuple[Any, ...]] = {}
-        """Rows that may be under way or missing: to be told by `arrived`, or by `give_up`."""
+        self.doubtful: dict[bytes, list[tuple[Any, ...]]] = {}
+        """Rows that may be under way or missing, by their id: to be told by `arrived`, or by `give_up`."""
         self._suspicions = Spool(SUSPICION, len(books.events), directory)
         self._suspects: list[tuple[bytes, tuple[Any, ...], int, int, tuple[Any, ...] | None]] = []
 
@@ -247,11 +248,15 @@ class Judge:
                 messages.add(record)
         self.findings.same_id += sum(len(bearers) - 1 for bearers in owed.values())
         for key in rows.keys() - first.keys():
-            self._not_found(rows[key])
+            for row in owed.get(key) or (rows[key],):
+                self._not_found(row)
         self.findings.delivered += len(rows.keys() & first.keys())
         for key, messages in several.items():
             if key in rows or self._rules.has(messages.first[4]):
                 self._copied(messages, owed.get(key) or [rows[key]] if key in rows else [])
+        if self._rules.shared:
+            strangers = (key for key in rows.keys() & first.keys() if rows[key][7] != first[key][7])
+            owed |= {key: [rows[key]] for key in strangers if key not in owed}
         for key, bearers in owed.items():
             if key in first:
                 self._too_few(bearers, several.get(key) or _Messages.of(first[key]))
@@ -271,10 +276,10 @@ class Judge:
         ]
 
     def _too_few(self, bearers: list[tuple[Any, ...]], messages: _Messages) -> None:
-        """Several rows have one id, and some of them no message.
+        """Rows have one id, and some of them may have no message.
 
-        Nobody can tell whose is missing among rows with one key, or where a message has a key that no row has, as after
-        an UPDATE.
+        Nobody can tell whose is missing among rows with one key, or where a message has a key that no row has. Of one
+        table that is some row's own, as after an UPDATE of its key; of several it may be that of a row that is gone.
         """
         expected = [row for row in bearers if not self._not_for_us(row)]
         expected.sort(key=lambda row: not row[2] & entry.ACKNOWLEDGED)
@@ -286,12 +291,14 @@ class Judge:
             else:
                 without.append(row)
         keys = Counter(row[7] for row in expected)
-        anybodys = sum(count for key, count in left.items() if key not in keys)
+        known = keys.keys() | {row[7] for row in bearers} - {entry.NO_KEY}
+        others = Counter({key: count for key, count in left.items() if key not in known})
+        anybodys = others[entry.NO_KEY] if self._rules.shared else others.total()
         for row in without[anybodys:]:
             if not row[2] & entry.ACKNOWLEDGED and self._rules.unacknowledged != "missing":
                 self._under_way(row)
-            elif anybodys or row[7] == entry.NO_KEY or keys[row[7]] > 1:
-                self._tell(row, self.findings.unknown, why="same id")
+            elif others.total() or row[7] == entry.NO_KEY or keys[row[7]] > 1:
+                self._tell(row, self.findings.unknown, why="same id" if len(bearers) > 1 else "other key")
             else:
                 self._lost(row)
 
@@ -312,8 +319,10 @@ class Judge:
             self._lost(row)
         elif rules.unacknowledged == "under way":
             self._under_way(row)
+        elif key in self.doubtful:
+            self.doubtful[key].append(row)
         elif len(self.doubtful) < DOUBTFUL:
-            self.doubtful[key] = row
+            self.doubtful[key] = [row]
         else:
             findings.assumed += 1
             self._under_way(row)
@@ -351,15 +360,15 @@ class Judge:
         )
 
     def arrived(self, key: bytes) -> None:
-        """The event of a doubtful row has come since, or waits in the slot: it is under way."""
-        row = self.doubtful.pop(key, None)
-        if row is not None:
+        """An event with the id of doubtful rows has come since, or waits in the slot: they are under way."""
+        for row in self.doubtful.pop(key, ()):
             self._under_way(row)
 
     def give_up(self) -> None:
         """Doubtful rows that haven't come are missing."""
-        for row in self.doubtful.values():
-            self._lost(row)
+        for rows in self.doubtful.values():
+            for row in rows:
+                self._lost(row)
         self.doubtful.clear()
 
     def _copied(self, messages: _Messages, bearers: list[tuple[Any, ...]]) -> None:

@@ -196,6 +196,25 @@ def test_what_a_topic_no_longer_has_is_unknown_and_not_missing(audited: Audited,
     assert (ids(report, "unknown"), ids(report, "missing")) == (sorted([old, never]), [])
 
 
+def test_what_was_sent_again_at_the_beginning_of_a_topic_tells_no_time_before_it(
+    audited: Audited, kafka: Kafka
+) -> None:
+    """It bears the time of its row, and what was in front of it came later."""
+    now = time.time_ns() // 1_000_000
+    old, gone, left, never = (audited.insert(ago, ago=ago) for ago in ("3h", "2h", "1h", "10m"))
+    audited.put(old, key="3h", ms=now - 3 * 3_600_000)
+    audited.put(gone, key="2h", ms=now - 2 * 3_600_000)
+    audited.put(old, key="3h", ms=now - 3 * 3_600_000, headers=(("cdc.source", "replay"),))
+    admin = kafka.admin()
+    for future in admin.delete_records([TopicPartition(audited.topic, 0, 2)]).values():
+        future.result(30)
+    report = audited.audit("--settled", code=1)
+    assert (ids(report, "unknown"), ids(report, "missing")) == (sorted([gone, left, never]), [])
+    audited.put(left, key="1h", ms=now - 3_600_000)
+    report = audited.audit("--settled", code=1)
+    assert (ids(report, "unknown"), ids(report, "missing")) == ([gone], [never])
+
+
 def test_after_a_cut_over_the_old_relays_messages_count(
     database: Database, kafka: Kafka, topics: str, make_pipeline: Callable[..., Pipeline]
 ) -> None:
@@ -418,3 +437,6 @@ def test_ids_that_two_tables_share_are_told_apart_by_their_keys(
         audited.put("51", key="parcels-2")
     report = audited.audit("--settled", "--foreign-ok", "--twice-ok", *named, code=1)
     assert (report["faults"], report["twice"]["count"], ids(report, "missing")) == ({"missing": 1}, 1, ["51"])
+    pipeline.sql(SQL("delete from parcels where id = 51"))
+    report = audited.audit("--settled", "--foreign-ok", "--twice-ok", *named, code=1)
+    assert (report["faults"], report["unknown"]["events"][0]["why"]) == ({"unknown": 1}, "other key")

@@ -121,6 +121,32 @@ def test_a_message_whose_key_no_row_has_may_be_that_of_any_row_with_its_id() -> 
     assert of_rows("x", "xz").twice.count == of_rows("x", "-x").twice.count == 1
 
 
+def test_each_of_the_rows_that_share_an_id_is_asked_for() -> None:
+    """What needs no message stands for no other row, neither by being first nor by what was sent of it."""
+    for spared, rules in ((LEFT_OUT, Rules()), (SENT, Rules(sent=False))):
+        rows = [(A, ACKNOWLEDGED | spared), (A, ACKNOWLEDGED)]
+        assert ids(judged(rows, [[]], rules).missing.events) == [A]
+        assert ids(judged(rows[::-1], [[]], rules).missing.events) == [A]
+    assert of_rows("xy", "").missing.count == 2
+    books = Books(100, None)
+    enter_row(books, A, ACKNOWLEDGED | SENT, CREATED_US, "x")
+    enter_row(books, A, ACKNOWLEDGED, CREATED_US, "y")
+    sent = [message(0, A, key="x"), message(1, A, key="x", source="replay")]
+    assert ids(judged([], [sent], Rules(sent=False), books=books).missing.events) == [A]
+
+
+def test_of_several_tables_a_message_with_another_key_stands_for_no_row() -> None:
+    """It may be that of another table's row, which is gone; one of another relay's says nothing by its key."""
+    shared = Rules(shared=True)
+    for keys, messages, why in (("y", "x", "other key"), ("yz", "xz", "same id"), ("yz", "xx", "same id")):
+        found = of_rows(keys, messages, shared)
+        assert {each["why"] for each in found.unknown.events} == {why}
+        assert found.missing.count == 0
+    assert of_rows("y", "x", Rules(shared=True, unacknowledged="under way"), flags=0).under_way.count == 1
+    for keys, messages in (("y", "y"), ("y", "-"), ("yz", "y-")):
+        assert clean(of_rows(keys, messages, shared))
+
+
 def test_a_message_of_another_tables_row_that_was_removed_is_no_copy_of_what_has_its_id() -> None:
     removed = Rules(may_lack_rows=True, shared=True)
     for keys, messages, twice, without in (
@@ -405,3 +431,15 @@ def test_without_a_proof_rows_wait_for_a_word_and_too_many_are_taken_to_be_under
             judge.give_up()
             assert (found.under_way.count, found.missing.count) == (2, 1)
             assert found.oldest_under_way == CREATED_US
+
+
+def test_rows_that_share_an_id_wait_for_a_word_together() -> None:
+    with closing(Books(100, None)) as books:
+        for key in "xy":
+            enter_row(books, A, 0, CREATED_US, key)
+        with closing(Judge(books, Rules(unacknowledged="doubtful"), limit=10)) as judge:
+            list(judge.events({}))
+            (event,) = judge.doubtful
+            judge.arrived(event)
+            judge.give_up()
+            assert (judge.findings.under_way.count, judge.findings.missing.count) == (2, 0)
