@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
+import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 
@@ -202,18 +204,45 @@ def test_a_start_with_the_broker_frozen_is_bounded(
 
 
 def test_the_rate_limit(database: Database, kafka: Kafka, slot: str, topics: str) -> None:
+    """A broker that stands still for a moment appends at once what came meanwhile: bursts are told by the relay."""
+    limit, bucket = 300, 30
     passage = Passage(database, kafka, slot, topics).table()
     topic = passage.topic("paced", 4, {"message.timestamp.type": "LogAppendTime"})
     passage.insert(topic, *((f"k{n}", str(n)) for n in range(900)))
-    passage.run("--max-events-per-second", "300")
+    looks: list[tuple[float, float, float]] = []
+    with passage.relay("--max-events-per-second", str(limit)) as relay:
+        streams = relay.wait_for(lambda record: record.get("state") == "streaming")
+        began = datetime.fromisoformat(streams["ts"]).timestamp()
+
+        def taken() -> float:
+            """How many rows the relay has taken, as it said a moment ago at most: for so long it keeps its answer."""
+            asked = time.monotonic()
+            code, body = relay.get("/metrics")
+            told = time.monotonic()
+            assert code == 200
+            (count,) = re.findall(r"^cdc_outbox_events_received_total (\S+)$", body, re.MULTILINE)
+            looks.append((asked, float(count), told))
+            return float(count)
+
+        eventually(lambda: taken() == 900, 60, relay.text)
+        assert relay.terminate()[0] == 0
     appended = sorted(record.timestamp for record in passage.read(topic))
     assert len(appended) == 900
     rate = (len(appended) - 1) / ((appended[-1] - appended[0]) / 1000)
-    assert 100 < rate < 330, f"{rate:.0f} events/s"
-    # No burst: what arrives within any half second is a tenth of a second's more at most, and what one batch holds.
-    most = max(sum(1 for other in appended if at <= other < at + 500) for at in appended)
-    assert most < 300, f"{most} within half a second"
-    assert statistics.median(appended) > appended[0] + 500
+    assert rate > 100, f"{rate:.0f} events/s"
+    for number, at in enumerate(appended, 1):
+        seconds = (at + 1) / 1000 - began
+        assert number <= limit * seconds + bucket, f"{number} after {seconds:.3f} s"
+    # No burst: between any two moments come a tenth of a second's more at most. A number that is new was counted after
+    # the look before had been asked for.
+    news = [
+        (since, count, told)
+        for (since, was, _), (_, count, told) in itertools.pairwise(looks)
+        if count != was
+    ]
+    for (since, before, _), (_, after, told) in itertools.combinations(news, 2):
+        seconds = told - since
+        assert after - before <= limit * seconds + bucket, f"{after - before} within {seconds:.3f} s"
 
 
 def test_memory_is_bounded_by_the_budget_whatever_the_rows_hold(
