@@ -20,7 +20,7 @@ from cdc_outbox.errors import CdcOutboxError
 from tests.servers.guardian import descendants
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 # A test run in the background of a shell ignores Ctrl-C, and so would its children.
 MAIN = (
@@ -57,7 +57,20 @@ def mentioned(path: Path) -> list[str]:
     return [line for line in shown.stdout.splitlines() if str(path) in line]
 
 
+def starved() -> float:
+    """Seconds so far in which somebody waited for a processor of this machine; 0 where the kernel doesn't tell.
+
+    https://docs.kernel.org/accounting/psi.html
+    """
+    try:
+        some, *_ = Path("/proc/pressure/cpu").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return int(some.rpartition("total=")[2]) / 1_000_000
+
+
 def test_tells_what_was_lost_and_what_was_not(temporary: Path) -> None:
+    before = starved()
     process = demo(temporary, "--json")
     out, story = (text.decode() for text in process.popen.communicate(timeout=90))
     assert process.wait(1) == 0, story
@@ -84,7 +97,8 @@ def test_tells_what_was_lost_and_what_was_not(temporary: Path) -> None:
     assert by_name["rollback"]["rolled_back"] == 10
     assert document["in_order"] is True
     assert document["total"]["committed"] == 70
-    assert document["seconds"] < 30
+    # What others took from it on a busy machine isn't its own.
+    assert document["seconds"] - (starved() - before) < 30
 
     assert "a stand-in" in story
     assert "error" not in story
@@ -115,8 +129,8 @@ def test_leaves_nothing_when_interrupted(
         process.send(number)
         assert process.wait(60) == code
         said = errors.read().decode().strip()
-    eventually(lambda: not alive(family) and not mentioned(temporary), 30, lambda: mentioned(temporary))
-    eventually(lambda: not list(temporary.iterdir()), 30, lambda: list(temporary.iterdir()))
+    eventually(lambda: not alive(family) and not mentioned(temporary), PATIENCE, lambda: mentioned(temporary))
+    eventually(lambda: not list(temporary.iterdir()), PATIENCE, lambda: list(temporary.iterdir()))
     killed = number is signal.SIGKILL
     assert said == ("" if killed else "interrupted: whatever was started is stopped and removed")
 
