@@ -21,7 +21,7 @@ from cdc_outbox.postgres.witness import IncidentKind
 from tests.integration.conftest import Database
 from tests.integration.connected import run_sql, settings_of
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 T = TypeVar("T")
 NAME = "cdc-outbox/guarded"
@@ -180,7 +180,7 @@ def test_F10_a_lost_slot(make_postgres: Callable[..., PostgresServer], slot: str
         status = own.value("select wal_status from pg_replication_slots where slot_name = %s", (slot,))
         return bool(status == "lost")
 
-    eventually(lost, 30, "slot lost")
+    eventually(lost, PATIENCE, "slot lost")
 
     async def run() -> GuardReport:
         async with await connect_control(settings_of(own.dsn()), application_name=NAME) as conn:
@@ -196,7 +196,9 @@ def test_a_standby_ends_the_session(own_postgres: PostgresServer, slot: str) -> 
     standby = own_postgres.standby()
     try:
         eventually(
-            lambda: standby.value("select to_regclass('public.outbox') is not null"), 20, "table replayed"
+            lambda: standby.value("select to_regclass('public.outbox') is not null"),
+            PATIENCE,
+            "table replayed",
         )
 
         async def run() -> GuardReport:
@@ -225,7 +227,7 @@ def test_a_check_is_two_short_queries(own_postgres: PostgresServer, slot: str) -
         assert second.publication.identity is not None
         same = compare(first.publication.identity, second.publication.identity) is Change.UNCHANGED
         await asyncio.to_thread(
-            eventually, lambda: own_postgres.log_text(before).count("execute") >= 2, 5, "logged"
+            eventually, lambda: own_postgres.log_text(before).count("execute") >= 2, PATIENCE, "logged"
         )
         return own_postgres.log_text(before), same
 

@@ -16,7 +16,7 @@ from tests.integration.cleaned import Place, place
 from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 __all__ = ["place"]
 
@@ -59,11 +59,11 @@ def test_two_instances_that_get_the_same_event_at_once(commits: bool, billing: D
         assert first_time(connection, consumer=CONSUMER, event_id="a")
         assert first_time(connection, consumer="shipping", event_id="a"), "another consumer's mark is its own"
         thread.start()
-        eventually(lambda: ask(billing, waiting), 30, "the second one waits")
+        eventually(lambda: ask(billing, waiting), PATIENCE, "the second one waits")
         assert answers == []
         if not commits:
             connection.rollback()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert answers == [not commits]
     assert (CONSUMER, "a") in marks(billing)
 

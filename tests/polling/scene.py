@@ -28,7 +28,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.process import directory, free_port
 from tests.servers.relay import clean_environment
 from tests.servers.shell import Running, Shell, blocks, path_of
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 HOW_TO: Final = CHECKOUT / "docs" / "how-to"
 LEAVE: Final = blocks((HOW_TO / "leave-a-polling-relay.md").read_text())
@@ -200,7 +200,7 @@ class Scene:
     def wait_proven(self) -> None:
         """Wait until our relay has proof of rows that it has delivered, without which an audit is patient."""
         query: LiteralString = "select bool_and(snapshot is not null) from cdc_outbox_witness"
-        eventually(lambda: self.server.value(query, dbname="app"), 20, "a proof of delivery")
+        eventually(lambda: self.server.value(query, dbname="app"), PATIENCE, "a proof of delivery")
 
     def wait_streamed(self) -> None:
         """Wait until our relay has confirmed all that is committed now."""

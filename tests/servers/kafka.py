@@ -48,7 +48,7 @@ from tests.servers import security
 from tests.servers.cache import Missing, cache_root, cached, run
 from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port, workspace
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -178,24 +178,26 @@ class Kafka(ABC):
         _done(admin.create_topics([topic], request_timeout=20))
 
         def led() -> bool:
-            shown = admin.list_topics(name, timeout=10).topics[name]
+            shown = admin.list_topics(name, timeout=PATIENCE).topics[name]
             return len(shown.partitions) == partitions and all(
                 partition.leader >= 0 for partition in shown.partitions.values()
             )
 
-        eventually(led, 20, f"leaders for topic {name}")
+        eventually(led, PATIENCE, f"leaders for topic {name}")
 
     def create_partitions(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions; returns when the broker tells its clients of them."""
         admin = self.admin()
         _done(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=20))
-        eventually(lambda: self.topics()[name] == partitions, 20, f"{partitions} partitions of topic {name}")
+        eventually(
+            lambda: self.topics()[name] == partitions, PATIENCE, f"{partitions} partitions of topic {name}"
+        )
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; returns when the broker doesn't list it any more."""
         admin = self.admin()
         _done(admin.delete_topics([name], operation_timeout=20))
-        eventually(lambda: name not in self.topics(), 20, f"topic {name} gone")
+        eventually(lambda: name not in self.topics(), PATIENCE, f"topic {name} gone")
 
     @contextlib.contextmanager
     def without(self, *names: str) -> Iterator[None]:
@@ -209,7 +211,7 @@ class Kafka(ABC):
 
     def topics(self) -> dict[str, int]:
         """The topics, without Kafka's own, with their number of partitions."""
-        listed = self.admin().list_topics(timeout=10).topics
+        listed = self.admin().list_topics(timeout=PATIENCE).topics
         return {name: len(topic.partitions) for name, topic in listed.items() if not name.startswith("__")}
 
     def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
@@ -234,7 +236,7 @@ class Kafka(ABC):
                 for key, value in config.items()
             )
 
-        eventually(configured, 20, f"{config} of topic {name}")
+        eventually(configured, PATIENCE, f"{config} of topic {name}")
 
     @abstractmethod
     def close(self) -> None:
@@ -405,13 +407,13 @@ class KafkaBroker(Kafka):
         """
         rule, admin = _rule(user, operation, topic), self.admin()
         _done(admin.create_acls([rule]))
-        eventually(lambda: self._goes_by(rule), 20, f"{user} may {operation} {topic}")
+        eventually(lambda: self._goes_by(rule), PATIENCE, f"{user} may {operation} {topic}")
 
     def withdraw(self, user: str, operation: str, topic: str) -> None:
         """End what `allow` gave, word for word the same; returns when the broker goes by that."""
         rule, admin = _rule(user, operation, topic), self.admin()
         _done(admin.delete_acls([_same(rule)]))
-        eventually(lambda: not self._goes_by(rule), 20, f"{user} may no more {operation} {topic}")
+        eventually(lambda: not self._goes_by(rule), PATIENCE, f"{user} may no more {operation} {topic}")
 
     def _goes_by(self, rule: AclBinding) -> bool:
         admin = self.admin()
@@ -532,7 +534,7 @@ class KafkaCluster(Kafka):
         admin = self.admin()
 
         def found() -> KafkaBroker | None:
-            known = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+            known = admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions.get(partition)
             return next(
                 (
                     broker
@@ -542,7 +544,7 @@ class KafkaCluster(Kafka):
                 None,
             )
 
-        broker = eventually(found, 30, f"a leader of {topic}/{partition}")
+        broker = eventually(found, PATIENCE, f"a leader of {topic}/{partition}")
         assert broker is not None
         return broker
 

@@ -343,9 +343,9 @@ def _client(bootstrap: str, extra: Mapping[str, str] | None) -> ConfluentConsume
 
 
 def _partitions(
-    client: ConfluentConsumer, topics: Collection[str], prefix: str | None
+    client: ConfluentConsumer, topics: Collection[str], prefix: str | None, *, within: float
 ) -> set[tuple[str, int]]:
-    listed = client.list_topics(timeout=5).topics
+    listed = client.list_topics(timeout=within).topics
     return {
         (name, partition)
         for name, topic in listed.items()
@@ -404,7 +404,7 @@ class Consumer:
             if time.monotonic() >= look_again:
                 # Brokers that are away are the tests' daily bread.
                 with contextlib.suppress(KafkaException):
-                    there = _partitions(self._client, self._topics, self._prefix)
+                    there = _partitions(self._client, self._topics, self._prefix, within=5)
                     self._follow(known, there)
                     known = there
                 look_again = time.monotonic() + 0.5
@@ -464,7 +464,7 @@ def read_all(
     """Everything that the topics hold now, in one pass, ordered by topic, partition and offset."""
     consumer = _client(bootstrap, {"enable.partition.eof": "true", **(client or {})})
     try:
-        partitions = _partitions(consumer, topics, prefix)
+        partitions = _partitions(consumer, topics, prefix, within=timeout)
         consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in partitions])
         deadline = time.monotonic() + timeout
         records: list[Record] = []

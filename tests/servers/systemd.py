@@ -17,7 +17,7 @@ from typing import Final
 from tests.servers.cache import CHECKOUT, Missing
 from tests.servers.process import Process, directory
 from tests.servers.shell import Shell
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 HOME: Final = Path("/opt/cdc-outbox")
 """Where the relay is installed in it: this checkout, by the interpreter and the libraries of the tests."""
@@ -116,7 +116,7 @@ class Systemd:
     def close(self) -> None:
         """Switch it off."""
         self._process.kill()
-        eventually(self._cleared, 10, "its cgroups are empty")
+        eventually(self._cleared, PATIENCE, "its cgroups are empty")
 
     def _cleared(self) -> bool:
         try:
