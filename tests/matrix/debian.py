@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, run
+from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, download, run
 
 SUITE: Final = "forky"
 VERSION: Final = "3.14"
@@ -45,8 +45,8 @@ def _fetch(draft: Path, home: Path) -> None:
         *("-o", f"Dir::State::lists={apt}/lists", "-o", f"Dir::Cache={apt}/cache"),
         *(("-o", "APT::Sandbox::User=root") if os.geteuid() == 0 else ()),
     ]
-    run(["apt-get", *options, "-q", "update"], what=what)
-    run(["apt-get", *options, "-q", "download", *PACKAGES], what=what, cwd=apt / "packages")
+    download(["apt-get", *options, "-q", "update"], what=what)
+    download(["apt-get", *options, "-q", "download", *PACKAGES], what=what, cwd=apt / "packages")
     for package in (apt / "packages").glob("*.deb"):
         run(["dpkg-deb", "--extract", package, draft], what=what)
     shutil.rmtree(apt)

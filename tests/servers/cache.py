@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -70,3 +71,16 @@ def run(command: Sequence[str | Path], *, what: str, cwd: Path | None = None, ti
     if done.returncode != 0:
         raise Missing(f"{what}: '{command[0]}' failed with {done.returncode}:\n{done.stdout[-2000:]}")
     return done.stdout
+
+
+def download(
+    command: Sequence[str | Path], *, what: str, cwd: Path | None = None, timeout: float = 300
+) -> str:
+    """`run` for what loads from elsewhere: a network fails now and then, so that it is tried up to three times."""
+    for pause in (2, 10):
+        try:
+            return run(command, what=what, cwd=cwd, timeout=timeout)
+        except Missing as failure:
+            _LOG.info("once more in %d s: %s", pause, failure)
+            time.sleep(pause)
+    return run(command, what=what, cwd=cwd, timeout=timeout)

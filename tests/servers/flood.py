@@ -43,13 +43,11 @@ def come(port: int, scrapers: int, slow: int) -> Counter[str]:
         clients[client.socket.fileno()] = client
         poll.register(client.socket, select.EPOLLOUT)
 
-    for _ in range(slow):
-        enter(UNFINISHED)
-    for _ in range(scrapers):
-        enter(SCRAPE)
     outcomes: Counter[str] = Counter()
-    while outcomes.total() < scrapers:
-        for descriptor, event in poll.poll():
+
+    def attend(patience: float) -> None:
+        """Let those speak who were let in, and hear those who got an answer."""
+        for descriptor, event in poll.poll(patience):
             client = clients[descriptor]
             try:
                 if event & select.EPOLLOUT:
@@ -68,6 +66,14 @@ def come(port: int, scrapers: int, slow: int) -> Counter[str]:
                     outcomes[outcome] += 1
                 else:
                     enter(UNFINISHED)
+
+    for _ in range(slow):
+        enter(UNFINISHED)
+    for _ in range(scrapers):
+        enter(SCRAPE)
+        attend(0)
+    while outcomes.total() < scrapers:
+        attend(-1)
     return outcomes
 
 

@@ -45,7 +45,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 
 from tests.servers import security
-from tests.servers.cache import Missing, cache_root, cached, run
+from tests.servers.cache import Missing, cache_root, cached, download, run
 from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port, workspace
 from tests.servers.wait import PATIENCE, eventually
@@ -94,7 +94,7 @@ def java() -> str:
 
 
 def _install(draft: Path) -> None:
-    run(
+    download(
         ["mvn", "--quiet", "--batch-mode", "--file", HERE / "kafka.pom.xml", "dependency:copy-dependencies",
          "-DincludeScope=runtime", f"-DoutputDirectory={draft}", f"-Dbroker={VERSION}"],
         what=f"Kafka {VERSION}",

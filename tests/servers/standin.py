@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.servers import kafka
-from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, run
+from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, download, run
 from tests.servers.engine import Engine
 from tests.servers.process import directory
 
@@ -42,13 +42,13 @@ _CLEAN: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/sha
 def _debian(draft: Path) -> None:
     root = directory("debootstrap-")
     packages = "python3,python3-venv,ca-certificates,tzdata"
-    run(
+    download(
         ["debootstrap", "--variant=minbase", f"--include={packages}", _SUITE, root],
         what="an image of Debian",
         timeout=600,
     )
-    run(["chroot", root, "apt-get", "update"], what="Debian's docker-compose")
-    run(
+    download(["chroot", root, "apt-get", "update"], what="Debian's docker-compose")
+    download(
         [
             "chroot",
             root,
@@ -92,13 +92,13 @@ def _wheels() -> Path:
     ]
     key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:12]
 
-    def download(draft: Path) -> None:
+    def fill(draft: Path) -> None:
         flags: list[str | Path] = ["--only-binary=:all:", "--python-version=3.13", "--dest", draft]
         flags += [f"--platform={name}_{platform.machine()}" for name in _PLATFORMS]
         command: list[str | Path] = [sys.executable, "-m", "pip", "download", *flags]
-        run([*command, *wanted], what="the wheels of an image")
+        download([*command, *wanted], what="the wheels of an image")
 
-    return cached(cache_root() / "docker" / f"wheels-{key}", download)
+    return cached(cache_root() / "docker" / f"wheels-{key}", fill)
 
 
 def _base() -> Path:

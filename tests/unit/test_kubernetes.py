@@ -22,7 +22,7 @@ import yaml
 from kubernetes_validate.utils import ValidationError, validate
 
 from tests.servers import kubectl
-from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, run
+from tests.servers.cache import CHECKOUT, Missing, cache_root, cached, download
 from tests.servers.pod import Manifest, Pod
 from tests.servers.relay import run_command
 from tests.servers.shell import FENCE, Shell, blocks, path_of, shell_of_checkout
@@ -122,7 +122,7 @@ def test_a_misspelt_key_would_be_found(made: list[Manifest]) -> None:
 def operator_models() -> Path:
     def install(draft: Path) -> None:
         flags = ["--no-save", "--no-package-lock", "--ignore-scripts"]
-        run(
+        download(
             ["npm", "install", *flags, "--prefix", draft, f"{OPERATOR}@{OPERATOR_VERSION}"],
             what="the schemas of the Prometheus operator",
         )
