@@ -26,7 +26,7 @@ from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import MAJORS, Postgres, PostgresServer
 from tests.servers.relay import clean_environment, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 from tests.unit.health_schema import require_valid
 
 MIB = 1 << 20
@@ -120,7 +120,15 @@ def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_fore
     )
     lost_at = None
     # In hours everything here is near: the time that counts is cut to the size of the test.
-    limits = ("--warning", "time_to_loss=20s", "--critical", "time_to_loss=8s", "--warning", "wal_status=off")
+    # A look every two seconds, or three, has to find it in time.
+    limits = (
+        "--warning",
+        "time_to_loss=20s",
+        "--critical",
+        "time_to_loss=10s",
+        "--warning",
+        "wal_status=off",
+    )
     with watching(examined, *limits) as documents:
         eventually(lambda: documents, 60, "a first look")
         with Noise(examined.owner, 5):
@@ -135,7 +143,7 @@ def test_a_slot_that_nobody_reads_is_a_warning_then_critical_then_lost_when_fore
 
             eventually(lost, 120, "the slot is lost")
             lost_at = examined.value("select extract(epoch from clock_timestamp())::float8")
-        eventually(lambda: documents[-1]["slot"]["wal_status"] == "lost", 30, "the loss is seen")
+        eventually(lambda: documents[-1]["slot"]["wal_status"] == "lost", PATIENCE, "the loss is seen")
     for document in documents:
         require_valid(document)
     before = [each for each in documents if at(each) < lost_at]
@@ -196,7 +204,8 @@ def test_an_idle_outbox_beside_heavy_writes_of_others_is_no_alarm(
 def test_a_relay_that_stops_under_load_is_critical_in_each_form(
     make_examined: Callable[..., Examined], kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
-    examined = make_examined(18, max_slot_wal_keep_size="4GB", max_wal_size="1GB")
+    # So near that it is less than an hour also where a look finds only a tenth of this pace.
+    examined = make_examined(18, max_slot_wal_keep_size="1GB", max_wal_size="1GB")
     pipeline = make_pipeline(examined.server, kafka, dbname=DATABASE, way=examined.dsn).prepare()
     relay = pipeline.start()
     with Noise(examined.owner, 3):
@@ -312,7 +321,7 @@ def test_a_long_transaction_elsewhere_is_named_and_not_the_relay(
             unconfirmed = value(relay, "slot_unconfirmed_wal_bytes", slot=examined.slot)
             return retained > 64 * MIB and unconfirmed is not None and unconfirmed < MIB
 
-        eventually(kept_for_somebody_else, 30, lambda: relay.get("/metrics"))
+        eventually(kept_for_somebody_else, PATIENCE, lambda: relay.get("/metrics"))
         assert value(relay, "oldest_transaction_age_seconds") is None
         judged = examined.look("--warning", "retained_bytes=16MiB")
         assert judged.code == 1
@@ -372,7 +381,9 @@ def test_names_in_another_databases_encoding_blind_nobody(
             in seen.headline
         )
         prepared_at = examined.value("select max(prepared)::text from pg_prepared_xacts")
-        eventually(lambda: status(relay)["health"]["at"] > prepared_at.replace(" ", "T"), 30, relay.text)
+        eventually(
+            lambda: status(relay)["health"]["at"] > prepared_at.replace(" ", "T"), PATIENCE, relay.text
+        )
         old.execute("rollback prepared 'café'")
 
 
