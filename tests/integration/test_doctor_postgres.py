@@ -206,7 +206,9 @@ def test_standbys(make_postgres: Callable[..., PostgresServer], kafka: Kafka, sl
     doctor = Doctor(primary, "postgres", slot, kafka.bootstrap).init("--create-table", "--no-failover")
     assert doctor.look()["postgres.failover"]["message"] == "no standby is known here"
     standby = primary.standby(slot="standby_1")
+    active = "select from pg_replication_slots where slot_name = 'standby_1' and active"
     with closing(standby):
+        eventually(lambda: primary.execute(active), PATIENCE, "the standby streams")
         there = Doctor(standby, "postgres", slot, kafka.bootstrap)
         waiting = there.look(code=78)  # the slot is not there
         assert "start waits until it is promoted" in waiting["postgres.primary"]["message"]
@@ -221,7 +223,6 @@ def test_standbys(make_postgres: Callable[..., PostgresServer], kafka: Kafka, sl
         assert "synchronized_standby_slots is empty" in failover["message"]
         doctor.follow(failover)
         assert doctor.look()["postgres.failover"]["message"] == "a failover slot, behind standby_1"
-    active = "select from pg_replication_slots where slot_name = 'standby_1' and active"
     eventually(lambda: not primary.execute(active), PATIENCE, "the standby's walsender gone")
     stale = doctor.look(code=1)["postgres.failover"]
     assert "waits for standby_1" in stale["message"]

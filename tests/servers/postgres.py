@@ -29,12 +29,13 @@ from urllib.parse import quote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
 from psycopg.sql import SQL, Composed, Identifier
 
 from tests.servers.cache import Missing, cache_root, cached, download
 from tests.servers.docker import local_or_docker, run_container
 from tests.servers.process import Process, directory, free_port, may_reach, unprivileged, workspace
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 MAJORS = (15, 16, 17, 18)
 PASSWORD = "not-a-secret-but-never-printed"
@@ -239,7 +240,9 @@ class Postgres(ABC):
         """Run one statement as superuser, in a connection of its own; the rows, if it answers any."""
         with self.connect(dbname) as connection:
             cursor = connection.execute(query, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            # Rows without columns have no description either.
+            answers = cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+            return cursor.fetchall() if answers else []
 
     def value(
         self, query: LiteralString | Composed, parameters: Sequence[object] = (), *, dbname: str = "postgres"
@@ -275,7 +278,7 @@ class Postgres(ABC):
             prepared = connection.execute("select gid from pg_prepared_xacts where database = %s", (name,))
             for (gid,) in prepared.fetchall():
                 self.execute(SQL("rollback prepared {}").format(gid), dbname=name)
-            eventually(free_of_slots, 20, f"no replication slot left in {name}")
+            eventually(free_of_slots, PATIENCE, f"no replication slot left in {name}")
             connection.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
 
     @abstractmethod
@@ -392,7 +395,7 @@ class PostgresServer(Postgres):
     def running(self) -> bool:
         return self._process is not None and self._process.running
 
-    def start(self, timeout: float = 30) -> PostgresServer:
+    def start(self, timeout: float = PATIENCE) -> PostgresServer:
         """Start the server and wait until it takes connections, crash recovery included."""
         assert not self.running, "the server runs already"
         process = Process([self.binaries / "postgres", "-D", self.data], user=self._user, log=self.log)
@@ -457,7 +460,7 @@ class PostgresServer(Postgres):
         self.configure(settings)
         assert self._process is not None
         self._process.send(signal.SIGHUP)
-        eventually(lambda: self.value("select pg_conf_load_time()") > loaded, 30, "settings reloaded")
+        eventually(lambda: self.value("select pg_conf_load_time()") > loaded, PATIENCE, "settings reloaded")
 
     def log_text(self, since: int = 0) -> str:
         """The server's log, from byte `since` on (see `log_size`)."""
