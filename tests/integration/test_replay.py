@@ -33,7 +33,7 @@ from tests.servers.ledger import Record
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import clean_environment, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 INSERT: LiteralString = (
     "insert into outbox (aggregate_type, aggregate_id, event_type, payload, created_at)"
@@ -142,9 +142,11 @@ def test_delivered_rows_come_again_in_order_and_others_by_the_stream(stage: Stag
 def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
     first = stage.insert(*["a", "b"] * 30)
     stage.deliver()
+    consumer = stage.pipeline.consumer()
+    consumer.wait_count(60)
     replaying = stage.launch("--yes", "--since", "10000d", "--until", "1s", "--max-events-per-second", "20")
     try:
-        eventually(stage.again, 30, "something is replayed")
+        consumer.wait_count(61)  # something is replayed, which takes three seconds in all
         replaying.send_signal(signal.SIGSTOP)  # or it may be over before a relay is there
         stage.pipeline.start(state="standby")
         replaying.send_signal(signal.SIGCONT)
@@ -154,7 +156,7 @@ def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:
         replaying.kill()
     assert replaying.returncode == 0, errors
     assert said == f"published 60 events again: 60 to {stage.pipeline.topic}\n"
-    eventually(lambda: len(stage.ids()) == 122, 30, "the relay goes on")
+    eventually(lambda: len(stage.ids()) == 122, PATIENCE, "the relay goes on")
     assert stage.ids() == [*first, *first, *later]
 
 
@@ -279,7 +281,7 @@ def test_whoever_wants_the_table_to_himself_is_let_by_before_anything_is_sent(
     pipeline.sql(
         SQL(
             "insert into outbox (aggregate_type, aggregate_id, event_type)"
-            " select 'large', n::text, 'x' from generate_series(1, 60000) n"
+            " select 'large', n::text, 'x' from generate_series(1, 180000) n"
         )
     )
     environment = {
@@ -292,15 +294,19 @@ def test_whoever_wants_the_table_to_himself_is_let_by_before_anything_is_sent(
     monkeypatch.setattr("cdc_outbox.postgres.table_wanted.LOOK_AGAIN", 0.02)
 
     def alter() -> None:
-        eventually(lambda: pipeline.value(HELD), 30, "the replay has a snapshot")
-        pipeline.sql(SQL("alter table outbox add column note text"))
+        # What is counted takes two seconds: one connection for both, or there may be no time left for the second.
+        with pipeline.server.connect(pipeline.dbname) as connection:
+            eventually(
+                lambda: connection.execute(HELD).fetchall() != [(0,)], PATIENCE, "the replay has a snapshot"
+            )
+            connection.execute("alter table outbox add column note text")
 
     waiting = threading.Thread(target=alter)
     waiting.start()
     chosen = Chosen(since=datetime(2000, 1, 1, tzinfo=UTC))
     with pytest.raises(TableWanted, match="alter table outbox add column note"):
         asyncio.run(Replay(settings, chosen, order_by=None, beside=False).look(read=lambda count: None))
-    waiting.join(30)
+    waiting.join(PATIENCE)
     assert not waiting.is_alive()
 
 
