@@ -120,7 +120,9 @@ def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
     """A part of the transaction has arrived, and all that came before it is confirmed."""
     proxy, pipeline = behind(kafka)
     pipeline.prepare(3).init()
-    relay = pipeline.start("--max-events-per-second", "3000")
+    # The transaction lasts for seven seconds, and a few rounds have to be over before.
+    quickly = {"CDC_OUTBOX_POSTGRES_GUARD_INTERVAL": "200ms"}
+    relay = pipeline.start("--max-events-per-second", "3000", env=quickly)
     writer, consumer = pipeline.writer(), pipeline.consumer()
     writer.write(20_000, rows_per_transaction=20_000)
     consumer.wait_count(1_000)
@@ -217,7 +219,7 @@ def test_a_stop_while_it_is_asked_whose_a_table_is(
     pipeline.init()
     relay = pipeline.start()
     since = pipeline.value("select clock_timestamp()")
-    proxy.delay(0.2)
+    proxy.delay(0.5)  # for so long at least the question is what its session was asked last
     with own_postgres.connect(autocommit=False) as connection:
         connection.execute("create table other (n int)")
         connection.execute("insert into other values (1)")
@@ -247,7 +249,7 @@ def test_a_stop_within_a_transaction_reads_on_to_its_commit(
     """Half of a transaction is out and can't be confirmed without the rest: stopping there would send it again."""
     rows = 20_000
     pipeline = make_pipeline(outbox, kafka).prepare(3).init()
-    relay = pipeline.start("--max-events-per-second", "5000")
+    relay = pipeline.start("--max-events-per-second", "2000")  # ten seconds, unless the stop hurries it
     consumer = pipeline.consumer()
     writer = pipeline.writer()
     writer.write(rows, rows_per_transaction=rows)
