@@ -139,9 +139,11 @@ def test_F25_the_slot_was_moved_after_the_last_look_at_it(  # noqa: N802 - the f
         PATIENCE,
         "the connection that is to stream",
     )
+    proxy.freeze()  # or it might stream before the slot is moved
     lost = writer.write(3)
     moved(pipeline)
     proxy.delay(0)
+    proxy.resume()
     assert relay.wait() == 78, relay.text()
     last, (error, _) = relay.records[-1], refused(pipeline)
     assert "those between may be missing" in last["error"]
