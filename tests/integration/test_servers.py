@@ -133,14 +133,19 @@ def outcome(broker: KafkaBroker, topic: str, settings: Mapping[str, str]) -> str
     """What becomes of a record: `written`, or the name of librdkafka's error."""
     address = broker.address(settings["security.protocol"])
     producer = Producer(
-        {"bootstrap.servers": address, "message.timeout.ms": 5000, "log_level": 0, **settings},
+        {
+            "bootstrap.servers": address,
+            "message.timeout.ms": int(PATIENCE * 1000),
+            "log_level": 0,
+            **settings,
+        },
         logger=logging.getLogger("producer"),
     )
     outcomes: list[str] = []
     producer.produce(
         topic, b"", on_delivery=lambda error, _: outcomes.append(error.name() if error else "written")
     )
-    producer.flush(10)
+    producer.flush(PATIENCE)
     return outcomes[0]
 
 

@@ -20,7 +20,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 BEFORE = 60
 AFTER = 20
@@ -111,7 +111,7 @@ def test_so_do_those_of_a_server_that_has_the_last_witness_row_and_has_written_o
     def arrived() -> list[str | None]:
         return [record.id for record in pipeline.read()]
 
-    eventually(lambda: arrived() == expected, 30, "the rows before")
+    eventually(lambda: arrived() == expected, PATIENCE, "the rows before")
     relay.signal(signal.SIGSTOP)
     volume.put_back()
     expected += volume.insert(BEFORE + AFTER)

@@ -11,7 +11,7 @@ from tests.integration.passage import Passage
 from tests.polling.table import TABLES
 from tests.servers.kafka import Kafka
 from tests.servers.relay import run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 SHADOWS = {
     "unnest(smallint[])": "setof smallint",
@@ -83,7 +83,7 @@ def test_functions_that_shadow_ours(database: Database, kafka: Kafka, slot: str,
     insert("second")
     insert("third")
     with passage.relay("--mark", "update") as relay:
-        eventually(lambda: passage.sql(MARKED) == [(2,)], 30, lambda: f"marked\n{relay.text()}")
+        eventually(lambda: passage.sql(MARKED) == [(2,)], PATIENCE, lambda: f"marked\n{relay.text()}")
     assert [record.header("id") for record in passage.read(topic)] == ["1", "2", "3"]
     assert passage.sql("select count(*) > 0 from heard where what = 'update'") == [(True,)]
     run("find", "2")

@@ -67,7 +67,7 @@ def test_F12_killed_behind_a_frozen_proxy(  # noqa: N802 - the failure's own nam
     proxy.freeze()
     active.kill()
     began = time.monotonic()
-    holders: set[int] = set()
+    holders: set[int] = {zombie}
 
     def taken_over() -> bool:
         holder = there.slot_value("active_pid")

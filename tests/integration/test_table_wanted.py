@@ -93,7 +93,7 @@ def is_let_by(database: Database, work: Callable[[], Awaitable[object]]) -> None
     """Whoever wants the table to itself while the work reads it gets it, and the work says who that was."""
 
     def alter() -> None:
-        eventually(lambda: database.server.value(READS, (database.name,)), 20, "the table is read")
+        eventually(lambda: database.server.value(READS, (database.name,)), PATIENCE, "the table is read")
         with psycopg.connect(database.dsn, autocommit=True, application_name="migration") as connection:
             connection.execute("alter table outbox add column note text")
 
@@ -106,7 +106,7 @@ def is_let_by(database: Database, work: Callable[[], Awaitable[object]]) -> None
         with pytest.raises(TableWanted, match=r"migration.*alter table outbox add column note"):
             asyncio.run(run())
     finally:
-        migration.join(20)
+        migration.join(PATIENCE)
     assert not migration.is_alive()
 
 

@@ -22,7 +22,7 @@ from cdc_outbox.postgres.witness import Absent, Incident, IncidentKind, Verdict,
 from tests.integration.conftest import Database
 from tests.integration.connected import run_sql, with_control
 from tests.servers.postgres import Postgres, PostgresServer
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 DDL = (Path(__file__).parents[2] / "sql" / "witness.sql").read_text()
 OUTBOX = TableName("public", "outbox")
@@ -245,7 +245,9 @@ def test_F25_a_promoted_standby_without_the_slot(  # noqa: N802 - the failure's 
     try:
         end = own_postgres.value("select pg_current_wal_lsn()::text")
         eventually(
-            lambda: standby.value("select pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,)), 20, "replayed"
+            lambda: standby.value("select pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,)),
+            PATIENCE,
+            "replayed",
         )
         who = with_control(standby.dsn(), server.identity)
         assert who.in_recovery

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from tests.servers.cache import CHECKOUT
 from tests.servers.process import Process, directory
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 FOREIGN: Final = ("demo", "enqueue", "inbox")
 """Parts of the package whose libraries no command of the relay loads."""
@@ -60,14 +60,14 @@ def run_warm(
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m cdc_outbox ARGUMENTS` to its end; exit code, stdout and stderr as text.
 
-    Raises subprocess.TimeoutExpired, and kills it, after `timeout` seconds.
+    Raises subprocess.TimeoutExpired, and kills it, `timeout` seconds after its start.
     """
     words = [sys.executable, "-m", "cdc_outbox", *arguments]
     demand = json.dumps({"arguments": arguments, "env": dict(env), "cwd": str(cwd or Path.cwd())})
     with _lock:
         _, address = _listening()
     with socket.socket(socket.AF_UNIX) as keeper, open(os.devnull, "rb") as nothing:  # noqa: PTH123 - no path
-        keeper.settimeout(timeout)
+        keeper.settimeout(PATIENCE)
         keeper.connect(address)
         output = _Output(), _Output()
         socket.send_fds(keeper, [b"!"], [nothing.fileno(), *(each.end for each in output)])
@@ -77,6 +77,7 @@ def run_warm(
         keeper.shutdown(socket.SHUT_WR)
         with keeper.makefile() as told:
             pid = int(told.readline())
+            keeper.settimeout(timeout)
             try:
                 status = int(told.readline())
             except TimeoutError:
