@@ -57,20 +57,7 @@ def mentioned(path: Path) -> list[str]:
     return [line for line in shown.stdout.splitlines() if str(path) in line]
 
 
-def starved() -> float:
-    """Seconds so far in which somebody waited for a processor of this machine; 0 where the kernel doesn't tell.
-
-    https://docs.kernel.org/accounting/psi.html
-    """
-    try:
-        some, *_ = Path("/proc/pressure/cpu").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return int(some.rpartition("total=")[2]) / 1_000_000
-
-
 def test_tells_what_was_lost_and_what_was_not(temporary: Path) -> None:
-    before = starved()
     process = demo(temporary, "--json")
     out, story = (text.decode() for text in process.popen.communicate(timeout=90))
     assert process.wait(1) == 0, story
@@ -97,8 +84,7 @@ def test_tells_what_was_lost_and_what_was_not(temporary: Path) -> None:
     assert by_name["rollback"]["rolled_back"] == 10
     assert document["in_order"] is True
     assert document["total"]["committed"] == 70
-    # What others took from it on a busy machine isn't its own.
-    assert document["seconds"] - (starved() - before) < 30
+    assert document["seconds"] < 30
 
     assert "a stand-in" in story
     assert "error" not in story
