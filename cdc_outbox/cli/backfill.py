@@ -10,6 +10,7 @@ import click
 from cdc_outbox.cli import Command, ask, load_settings, run, settings_options, until_signal
 from cdc_outbox.cli.age import duration, wait_option
 from cdc_outbox.cli.order_by import order_by_option
+from cdc_outbox.cli.streams import say
 from cdc_outbox.errors import UsageError
 from cdc_outbox.terminal import printable
 
@@ -114,6 +115,9 @@ def command(
     return run(_backfill(settings, options, agreed=yes))
 
 
+_UNNAMED = (", and the slot has not got its name", " Until then PostgreSQL keeps WAL.")
+
+
 async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> int:
     from cdc_outbox import memory
     from cdc_outbox.cli.progress import Progress, held_up
@@ -153,12 +157,12 @@ async def _backfill(settings: Settings, options: Options, *, agreed: bool) -> in
         _tell(report, left)
         return 0
     if ended:
-        click.echo("nothing was published", err=True)
+        say("nothing was published")
         return 1
-    click.echo(
-        f"stopped before it was finished: {done} rows were confirmed, and the slot has not got its name.\n"
-        f"Run it again when you like: it starts anew, and those rows come twice. Until then PostgreSQL keeps WAL.",
-        err=True,
+    unnamed, keeps = ("", "") if options.overlap else _UNNAMED
+    say(
+        f"stopped before it was finished: at least {done} rows were confirmed{unnamed}.\n"
+        f"Run it again when you like: it starts anew, and rows that were sent come twice.{keeps}"
     )
     return 0
 

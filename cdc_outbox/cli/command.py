@@ -120,7 +120,10 @@ class Program(Group):
             formatter.write_dl(list(self.summaries.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; report here what click would take for a closed pipe or the end of input."""
+        """Run a command; report here what click would take for a closed pipe or the end of input.
+
+        Ctrl-C ends it wherever stderr leads: click fails where that can't be written.
+        """
         try:
             return super().invoke(ctx)
         except (OSError, EOFError) as error:
@@ -128,6 +131,9 @@ class Program(Group):
                 raise
             reporter = ctx.find_object(Reporter) or Reporter()
             return reporter.report(streams.told(error))
+        except KeyboardInterrupt:
+            streams.say("")  # what follows is not to stand behind the terminal's ^C
+            raise click.Abort from None
 
     def main(
         self,

@@ -8,6 +8,7 @@ import time
 import click
 
 from cdc_outbox.cli import Command
+from cdc_outbox.cli.streams import say
 from cdc_outbox.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ def command(*, as_json: bool) -> None:
     try:
         account = tell(Teller(sys.stderr if as_json else sys.stdout))
     except (KeyboardInterrupt, SystemExit):
-        click.echo("interrupted: whatever was started is stopped and removed", err=True)
+        say("interrupted: whatever was started is stopped and removed")
         raise
     if as_json:
         click.echo(json_text(account.document(time.monotonic() - began)))

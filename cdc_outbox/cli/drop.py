@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc_outbox.cli import Command, ask, load_settings, run, settings_options
+from cdc_outbox.cli.streams import say
 from cdc_outbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def command(*, yes: bool) -> int:
         )
         return 0
     if not agreed:
-        click.echo("nothing was removed", err=True)
+        say("nothing was removed")
         return 1
     return 0
 

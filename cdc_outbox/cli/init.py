@@ -9,6 +9,7 @@ import click
 from cdc_outbox.cli import Command, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.age import wait_option
 from cdc_outbox.cli.output import json_options
+from cdc_outbox.cli.streams import say
 from cdc_outbox.log import json_text
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def command(
     if not as_json and slot is not None:
         click.echo(f'slot "{slot.name}" stands at {slot.confirmed_flush_lsn}')
     for unfit in report.unfit:
-        click.echo(f"start with these settings will refuse: {unfit}\nnext: {next_step(unfit.next)}", err=True)
+        say(f"start with these settings will refuse: {unfit}\nnext: {next_step(unfit.next)}")
 
 
 # The settings' own --only gave way to the one above.
@@ -133,9 +134,9 @@ def _tell(step: Step) -> None:
     """One line about a step, on stdout."""
     click.echo(f"{step.name:<12} {step.status:<8} {step.object}")
     if step.note:
-        click.echo(step.note, err=True)
+        say(step.note)
     if step.name == "grants" and step.status == "created":
-        click.echo(f"suggested, not needed: grant pg_read_all_stats to {step.object};", err=True)
+        say(f"suggested, not needed: grant pg_read_all_stats to {step.object};")
 
 
 def _document(name: str, steps: list[Step], slot: Slot | None) -> dict[str, object]:

@@ -1,11 +1,17 @@
-"""How far a long command is: one line in place on a terminal, a line every ten seconds elsewhere, on stderr."""
+"""How far a long command is: one line in place on a terminal, a line every ten seconds elsewhere, on stderr.
+
+Where that can't be written nobody hears it, and the command goes on.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
+
+from cdc_outbox.cli.streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,8 +72,7 @@ class Progress:
         while len(self._seen) > 2 and now - self._seen[1][0] >= WINDOW:
             self._seen.popleft()
         line = self.line(done)
-        self._stream.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
-        self._stream.flush()
+        self._write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
         self._shown = True
 
     def line(self, done: int) -> str:
@@ -90,9 +95,13 @@ class Progress:
     def clear(self) -> None:
         """Wipe out the line in place, before something else is written."""
         if self._terminal and self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._write("\r\x1b[K")
             self._shown = False
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 class Phases:
@@ -125,7 +134,7 @@ class Phases:
 
 def held_up(blockers: Iterable[Blocker]) -> None:
     """One line, on stderr, about the transactions that hold the creation of the slot up."""
-    print(f"waiting for open transactions: {'; '.join(map(str, blockers))}", file=sys.stderr)
+    say(f"waiting for open transactions: {'; '.join(map(str, blockers))}")
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ import click
 from cdc_outbox.cli import Command, ask, load_settings, next_step, run, settings_options
 from cdc_outbox.cli.moment import moment, window_options
 from cdc_outbox.cli.order_by import order_by_option
+from cdc_outbox.cli.streams import say
 from cdc_outbox.errors import CdcOutboxError, UsageError
 from cdc_outbox.terminal import printable
 
@@ -134,7 +135,7 @@ async def _replay(
         raise _poison(found)
     if found.undelivered or found.left_out or found.clock or dry_run or not agreed:
         told = map(printable, _told(found, shown=dry_run or not agreed))
-        click.echo("\n".join(told), err=as_json or not dry_run)
+        (say if as_json or not dry_run else click.echo)("\n".join(told))
     if dry_run or not found.events:
         if as_json:
             click.echo(_document(found, replay))
@@ -146,7 +147,7 @@ async def _replay(
             "replaying beside the stream: a consumer may see events of one key out of order", why=found.beside
         )
     if not agreed and not ask(_question(found)):
-        click.echo("nothing was published", err=True)
+        say("nothing was published")
         return 1
     with Progress("rows", found.events) as progress:
         try:
@@ -154,7 +155,7 @@ async def _replay(
         except (CdcOutboxError, asyncio.CancelledError):
             progress.clear()
             count = sum(replay.published.values())
-            click.echo(f"stopped in the middle: {_events(count)} had been published by then", err=True)
+            say(f"stopped in the middle: {_events(count)} had been published by then")
             raise
     click.echo(_document(found, replay) if as_json else _summary(replay))
     return 0

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 
 import click
 
@@ -21,6 +22,12 @@ def open_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, errors="replace"))
+
+
+def say(text: str) -> None:
+    """Tell a person on stderr what changes nothing: the work goes on, and ends with its own code, where it can't be."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def is_unread() -> bool:

@@ -21,6 +21,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from cdc_outbox.cli.failure import INTERRUPTED
 from cdc_outbox.postgres.chosen import Chosen
 from cdc_outbox.postgres.table_wanted import TableWanted
 from cdc_outbox.repair.replay import Replay
@@ -94,7 +95,9 @@ class Stage:
         assert remedy.startswith("next: ")
         return error, remedy
 
-    def launch(self, *flags: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    def launch(
+        self, *flags: str, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         """A replay that may be looked at while it runs."""
         pipeline = self.pipeline
         return subprocess.Popen(
@@ -104,7 +107,7 @@ class Stage:
             ),
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -137,6 +140,23 @@ def test_delivered_rows_come_again_in_order_and_others_by_the_stream(stage: Stag
     assert (again.key, again.value, again.id) == (original.key, original.value, original.id)
     assert again.headers == (*original.headers, ("cdc.source", b"replay"))
     assert again.timestamp == round(datetime(2024, 1, 17, 13, 4, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_what_nobody_hears_is_in_the_way_of_nothing(stage: Stage) -> None:
+    """Neither what is told before it begins nor Ctrl-C, where the disk under stderr is full."""
+    first = stage.insert(*["a", "b"] * 30)
+    stage.deliver()
+    stage.insert("a")
+    with Path("/dev/full").open("w") as full:
+        replaying = stage.launch("--yes", "--since", "10000d", stderr=full.fileno())
+        assert f"published {len(first)} events again" in replaying.communicate(timeout=60)[0]
+        assert replaying.returncode == 0
+        slow = ("--max-events-per-second", "20")
+        replaying = stage.launch("--yes", "--since", "10000d", *slow, stderr=full.fileno())
+        eventually(lambda: len(stage.again()) > len(first), 30, "rows are replayed")
+        replaying.send_signal(signal.SIGINT)
+        replaying.communicate(timeout=60)
+        assert replaying.returncode == INTERRUPTED
 
 
 def test_a_relay_that_is_started_in_the_middle_waits(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 
 import pytest
@@ -12,6 +13,22 @@ from cdc_outbox.cli.progress import Phases, Progress, duration
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Full(io.StringIO):
+    """The disk under it is full."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.tried = 0
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        self.tried += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Clock:
@@ -47,6 +64,16 @@ def test_what_is_counted_after_something_else_begins_anew() -> None:
             clock.now += 1
     shown = stream.getvalue().split("\r\x1b[K")
     assert shown == ["", "4 pieces read  4/s", "", "300 rows removed  300/s", ""]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_where_it_cannot_be_written_the_work_goes_on(terminal: bool) -> None:
+    clock, stream = Clock(), Full(terminal)
+    with Progress("rows", 3000, stream=stream, now=clock) as progress:
+        for second in range(1, 31):
+            clock.now += 1
+            progress.moved(second * 100)
+    assert stream.tried
 
 
 def test_elsewhere_a_line_every_ten_seconds() -> None:
