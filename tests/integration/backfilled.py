@@ -18,7 +18,7 @@ from tests.integration.initial import Set
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record, read_all
 from tests.servers.relay import RelayProcess, clean_environment, complaint, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 TABLE_A: LiteralString = (
     "create table outbox (id bigserial primary key, aggregate_type text, aggregate_id text, topic text,"
@@ -74,12 +74,13 @@ class Backfilled(Set):
             words = [sys.executable, "-m", "cdc_outbox", "backfill", "--slot", self.slot]
             words += ["--bootstrap-servers", self.kafka.bootstrap, *flags]
             os.execve(sys.executable, words, clean_environment({"CDC_OUTBOX_DSN": self.dsn}))
-        shown = ""
+        shown, typed = "", False
         with contextlib.suppress(OSError):  # the end of a terminal
             while True:
-                # Until it has set up its terminal, which comes after the question, it doesn't hear what is typed.
-                if not select.select([terminal], [], [], 0.2)[0] and "[y/N]" in shown:
-                    os.write(terminal, answer.encode())
+                # Before it reads, a Ctrl-C isn't heard; a second one, while it ends, would end it another way.
+                if not typed and "[y/N]" in shown and not select.select([terminal], [], [], 0.2)[0]:
+                    if typed := _sleeps(pid):
+                        os.write(terminal, answer.encode())
                 elif text := os.read(terminal, 4096).decode(errors="replace"):
                     shown += text
                 else:
@@ -103,7 +104,7 @@ class Backfilled(Set):
     def held(self, step: str, file: Path, *flags: str) -> RelayProcess:
         """A backfill that stands still after a step."""
         process = self.under_way(*flags, env={"CDC_OUTBOX_FAULT_HOLD_BACKFILL": f"{step}:{file}"})
-        eventually(file.exists, 30, lambda: f"the step {step}: {process.text()}")
+        eventually(file.exists, PATIENCE, lambda: f"the step {step}: {process.text()}")
         return process
 
     def relay(self, *flags: str) -> str:
@@ -121,6 +122,14 @@ class Backfilled(Set):
 
     def ids(self) -> list[str | None]:
         return [record.id for record in self.records()]
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether a process waits for something, as for what is typed."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return state.startswith("S")
 
 
 @pytest.fixture
