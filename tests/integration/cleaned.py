@@ -15,7 +15,7 @@ from tests.integration.conftest import Database
 from tests.integration.connected import run_sql
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment, complaint, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 PROVE = """
 update cdc_outbox_witness
@@ -97,4 +97,4 @@ def init_counts(place: Place, slot: str) -> Process:
 def seen(place: Place, query: LiteralString, *parameters: str) -> None:
     """Wait until a query finds something."""
     server, name = place.database.server, place.database.name
-    eventually(lambda: server.execute(query, parameters, dbname=name), 30, query)
+    eventually(lambda: server.execute(query, parameters, dbname=name), PATIENCE, query)

@@ -12,7 +12,7 @@ import psycopg
 from tests.integration.conftest import Database
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 POSITIONS: LiteralString = (
     "select restart_lsn::text, confirmed_flush_lsn::text, catalog_xmin::text from pg_replication_slots"
@@ -79,5 +79,5 @@ class Place:
 
 
 def lines_of(process: RelayProcess, count: int) -> list[dict[str, Any]]:
-    eventually(lambda: len(process.output) >= count, 30, lambda: f"{count} events\n{process.text()}")
+    eventually(lambda: len(process.output) >= count, PATIENCE, lambda: f"{count} events\n{process.text()}")
     return [json.loads(line) for line in process.output]

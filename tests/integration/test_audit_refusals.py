@@ -20,6 +20,7 @@ from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD
 from tests.servers.relay import run_command
 from tests.servers.security import client_settings
+from tests.servers.wait import PATIENCE
 
 __all__ = ["audited"]
 
@@ -78,7 +79,7 @@ def test_whoever_wants_the_table_to_himself_is_let_by(
 
     with pytest.raises(TableWanted, match="alter table outbox add column note"):
         asyncio.run(audit(settings, Wish(), told))
-    assert altered.wait(30)
+    assert altered.wait(PATIENCE)
     waiting.join()
 
 

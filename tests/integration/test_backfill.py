@@ -17,7 +17,7 @@ from tests.integration.conftest import ALL_VERSIONS, Database
 from tests.servers.kafka import Kafka
 from tests.servers.ledger import create_outbox
 from tests.servers.relay import RelayProcess
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 __all__ = ["place"]
 
@@ -562,7 +562,7 @@ def test_what_is_left_of_it_is_told_and_logged(place: Backfilled) -> None:
     """A stop is a clean end, which says that it wasn't finished."""
     rows_of_c(place, 500)
     process = place.under_way(*KEYLESS, "--max-events-per-second", "50")
-    eventually(lambda: len(place.records()) > 5, 20, process.text)
+    eventually(lambda: len(place.records()) > 5, PATIENCE, process.text)
     code, _ = process.terminate()
     assert code == 0
     assert any("stopped before it was finished" in line for line in process.stray), process.text()

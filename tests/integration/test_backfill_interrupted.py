@@ -14,7 +14,7 @@ from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.ledger import Consumer, Writer, create_outbox, verify
 from tests.servers.relay import RelayProcess
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 STEPS = ("noted", "slot", "published", "decided", "copied")
 
@@ -66,8 +66,8 @@ def test_under_load_nothing_is_lost_and_order_holds(
     writer.write(2000)
     writer.start()
     try:
-        killed = shop.under_way("--max-events-per-second", "500")
-        eventually(lambda: len(consumer.records) > 200, 30, killed.text)
+        killed = shop.under_way("--max-events-per-second", "200")
+        eventually(lambda: len(consumer.records) > 200, PATIENCE, killed.text)
         killed.kill()
         assert shop.slots() == [f"{shop.slot}_pending"]
         shop.backfill()
@@ -94,10 +94,10 @@ def test_through_an_outage_of_the_broker_it_waits(
     writer.write(3000)
     process = shop.under_way("--max-events-per-second", "1500")
     try:
-        eventually(lambda: len(shop.records()) > 300, 30, process.text)
+        eventually(lambda: len(shop.records()) > 300, PATIENCE, process.text)
         own_kafka.kill()
         own_kafka.start()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.close()
     verify(writer.stop(), shop.records())
@@ -109,7 +109,7 @@ def test_whoever_wants_the_table_for_himself_is_let_by(shop: Backfilled, aggrega
     writer.write(500)
     process = shop.under_way("--max-events-per-second", "20")
     try:
-        eventually(shop.records, 30, process.text)
+        eventually(shop.records, PATIENCE, process.text)
         with psycopg.connect(shop.dsn, autocommit=True, application_name="migration") as connection:
             connection.execute("set statement_timeout = '15s'")
             connection.execute("alter table outbox add column note text")
@@ -145,7 +145,7 @@ def test_whoever_wants_the_table_for_himself_is_let_by_before_the_snapshot_too(
         " and query like 'select count%'"
     )
     try:
-        eventually(lambda: shop.execute(counting), 30, process.text)
+        eventually(lambda: shop.execute(counting), PATIENCE, process.text)
         with psycopg.connect(shop.dsn, autocommit=True, application_name="migration") as connection:
             connection.execute("set statement_timeout = '15s'")
             connection.execute("alter table outbox add column note text")
@@ -163,9 +163,9 @@ def test_without_its_lock_nothing_is_decided(shop: Backfilled, aggregate_type: s
     """Another process waits for the lock; when the session that has it ends, so does the backfill."""
     writer = Writer(shop.dsn, aggregate_type=aggregate_type)
     writer.write(500)
-    process = shop.under_way("--max-events-per-second", "50")
+    process = shop.under_way("--max-events-per-second", "20")
     try:
-        eventually(shop.records, 30, process.text)
+        eventually(shop.records, PATIENCE, process.text)
         error, _ = shop.refuses("--wait", "100ms", code=1)
         assert "(cdc-outbox backfill) holds its lock" in error
         shop.execute(
@@ -182,9 +182,9 @@ def test_without_its_lock_nothing_is_decided(shop: Backfilled, aggregate_type: s
 def test_a_slot_that_is_lost_meanwhile_ends_it(shop: Backfilled, aggregate_type: str) -> None:
     writer = Writer(shop.dsn, aggregate_type=aggregate_type)
     writer.write(500)
-    process = shop.under_way("--max-events-per-second", "50")
+    process = shop.under_way("--max-events-per-second", "20")
     try:
-        eventually(shop.records, 30, process.text)
+        eventually(shop.records, PATIENCE, process.text)
         shop.execute("select pg_drop_replication_slot(%s)", (f"{shop.slot}_pending",))
         assert process.wait() == 78
         assert "was dropped by another session" in process.stray[-2]

@@ -13,7 +13,7 @@ from tests.integration.cleaned import PENDING, PROVE, Place, init_counts, place,
 from tests.servers.postgres import Postgres
 from tests.servers.process import Process
 from tests.servers.relay import clean_environment
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 __all__ = ["place"]
 
@@ -112,7 +112,7 @@ def test_a_partition_that_a_killed_run_has_taken_out_is_found_by_the_next(
     )
     server, database = place.database.server, place.database.name
     drops: LiteralString = "select pid from pg_stat_activity where datname = %s and wait_event = 'PgSleep'"
-    eventually(lambda: server.execute(drops, (database,)), 30, "the partition is dropped")
+    eventually(lambda: server.execute(drops, (database,)), PATIENCE, "the partition is dropped")
     cleaning.kill()
     ((pid,),) = server.execute(drops, (database,))
     server.execute("select pg_terminate_backend(%s, 5000)", (pid,))
@@ -165,7 +165,7 @@ def test_a_row_that_comes_while_its_partition_is_taken_out_brings_it_back(
                     (place.database.name,),
                 )
             ),
-            30,
+            PATIENCE,
             "the detachment waits",
         )
         late.commit()

@@ -23,7 +23,7 @@ from tests.polling.table import A, B, Table
 from tests.servers.kafka import Kafka
 from tests.servers.process import free_port
 from tests.servers.relay import RelayProcess, run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 INSERT_A: LiteralString = (
     "insert into outbox (aggregate_type, aggregate_id, topic, payload, status)"
@@ -92,7 +92,7 @@ def test_marked_and_deleted_rows_are_the_same_and_what_was_just_written_is_undec
     assert account["left_out"] == {"sent": 1}
     assert 0 <= account["old_relay_delay_seconds"]["p50"] <= account["old_relay_delay_seconds"]["max"] < 30
     assert account["differences"] == []
-    assert trial.place.execute(TEMPORARY) == []
+    eventually(lambda: not trial.place.execute(TEMPORARY), PATIENCE, "the temporary slot is gone")
 
 
 def test_each_difference_is_named_with_its_step(
@@ -110,9 +110,9 @@ def test_each_difference_is_named_with_its_step(
             (f"00000000-0000-0000-0000-00000000000{number}", bus, where),
         )
     trial.place.execute("update outbox set status = 'sent', sent_at = now()")
-    eventually(lambda: "absent" in "".join(process.output), 30, process.text)
+    eventually(lambda: "absent" in "".join(process.output), PATIENCE, process.text)
     process.signal(signal.SIGINT)
-    assert process.wait(30) == 1, process.text()
+    assert process.wait(PATIENCE) == 1, process.text()
     shown = "\n".join(process.output)
     for number, difference in enumerate(
         (
@@ -204,10 +204,10 @@ def test_rows_that_seem_sent_from_the_insert_on_and_that_the_old_relay_took_up_a
     place.execute(
         "insert into outbox (aggregate_type, aggregate_id, topic, payload) values ('a', 'b', 'c', '{}')"
     )
-    eventually(lambda: "committed" in "".join(process.output), 30, process.text)
+    eventually(lambda: "committed" in "".join(process.output), PATIENCE, process.text)
     place.execute("delete from outbox where published_at is null or id = %s", (taken,))
     process.signal(signal.SIGINT)
-    assert process.wait(30) == 1, process.text()
+    assert process.wait(PATIENCE) == 1, process.text()
     shown = "\n".join(process.output)
     assert "1  DIFFERENT: ours would leave out (inserted as sent), the old relay sent" in shown
     assert f"ids: {taken}\n" in shown
@@ -262,10 +262,10 @@ def test_without_a_time_of_sending_nobody_knows_of_updates(trial: Trial) -> None
     trial.place.execute("alter table outbox drop sent_at")
     process = trial.start("--compare", "1h", "--limit", "1")
     id_ = trial.insert("1")
-    eventually(lambda: "committed" in "".join(process.output), 30, process.text)
+    eventually(lambda: "committed" in "".join(process.output), PATIENCE, process.text)
     trial.place.execute("update outbox set status = 'sent' where id = %s", (int(id_),))
     process.signal(signal.SIGINT)
-    assert process.wait(30) == 0, process.text()
+    assert process.wait(PATIENCE) == 0, process.text()
     assert "note: rows that an UPDATE sets back to unsent were not looked for" in "".join(process.output)
 
 
