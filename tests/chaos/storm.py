@@ -15,10 +15,11 @@ from collections.abc import Callable
 import psycopg
 
 from tests.chaos.rig import Rig
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
-QUICKLY = 30.0
-"""Seconds that a fast shutdown of PostgreSQL may take here; the bar of two seconds has a test of its own."""
+QUICKLY = PATIENCE
+"""Seconds that a fast shutdown of PostgreSQL gets here: while the network is frozen the walsender waits for its
+wal_sender_timeout, which is half of them. The bar of two seconds has a test of its own."""
 
 PAUSE = (0.2, 2.0)
 """The least and the most seconds between two steps."""
