@@ -87,8 +87,12 @@ class Flow:
     """Place of the row that was poison before: it is tried alone, and nothing after it is sent meanwhile."""
     fail_fast: bool = False
     """Whether a bus that is away is an end, and not waited for."""
+    _asks_for_topic: bool = False
+    """Whether the reader has asked the bus about a topic, and may not go on yet."""
     _awaits_topic: bool = False
-    """Whether the reader waits for a topic."""
+    """Whether it was told that there is none now, and has said so."""
+    _cut_short: bool = False
+    """Whether the drain left a transaction that waits for the bus, or for a topic."""
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
         """Stream until a stop is asked for, or everything is caught up. Raises what ended it otherwise."""
@@ -200,8 +204,9 @@ class Flow:
 
     async def _prepare(self, topic: str) -> None:
         """Wait, in state `held`, until the bus can take rows for the topic."""
+        self._asks_for_topic = True
         missing = await prepared(self.publisher, topic, self.settings, self._hold_for_topic)
-        self._awaits_topic = False
+        self._asks_for_topic = self._awaits_topic = False
         if missing is not None:
             raise self.intake.poison(missing, reason="unknown_topic") from missing
 
@@ -239,7 +244,7 @@ class Flow:
                 pass  # the reader has said so
             elif trouble is None:
                 said = now
-                steady = not silent and now - began > STEADY
+                steady = not silent and not self._asks_for_topic and now - began > STEADY
                 if state is State.HELD and (self.publisher.published or steady):
                     self.status.change(State.STREAMING)
                 continue
@@ -260,7 +265,6 @@ class Flow:
     async def _drain(self, beating: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
         """The end that was asked for: read on to the commit, settle everything, confirm it."""
         self.status.change(State.DRAINING)
-        self._awaits_topic = False
         limit, began = self.settings.limits.drain, time.monotonic()
         draining = asyncio.create_task(self._read_to_commit(), name="drain")
         error: CdcOutboxError | None = None
@@ -276,7 +280,7 @@ class Flow:
         unconfirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
-        if self.ledger.unsettled or (self.ledger.in_transaction and not self._awaits_topic):
+        if self.ledger.unsettled or (self.ledger.in_transaction and not self._cut_short):
             count = self.publisher.inflight_events
             late = (
                 f"{count} {'event was' if count == 1 else 'events were'} not confirmed by Kafka"
@@ -300,7 +304,7 @@ class Flow:
                     await self.stream.readable()
         except (Held, KafkaUnavailable) as error:
             # The transaction waits for the bus or the topic of a row, and comes again with the next start.
-            self._awaits_topic = True
+            self._cut_short = True
             _log.warning(
                 "stopped with rows undelivered",
                 error=str(error),

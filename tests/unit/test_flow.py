@@ -558,6 +558,38 @@ def test_a_topic_that_is_missing_holds_and_nothing_is_lost_when_it_comes() -> No
     run(test)
 
 
+def test_a_session_that_has_yet_to_hear_of_a_topic_is_no_evidence_of_a_bus_that_takes_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session before was held. A cluster that answers slowly may be about to say the same again."""
+    monkeypatch.setattr(module, "MIND", 0.001)
+    monkeypatch.setattr(module, "STEADY", 0.002)
+
+    async def test() -> None:
+        session = Session()
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def prepare(_topic: str) -> None:
+            asked.set()
+            await answers.wait()
+
+        monkeypatch.setattr(session.publisher, "topics", set())
+        monkeypatch.setattr(session.publisher, "prepare", prepare)
+        session.status.change(State.HELD, "no right to write")
+        session.stream.say(begin(0x100), relation(), row("a"), commit(0x100))
+        await session.until(asked.is_set)
+        await asyncio.sleep(0.02)  # several looks at the bus
+        assert session.status.state is State.HELD
+        monkeypatch.setattr(session.publisher, "topics", None)
+        answers.set()
+        await session.until(lambda: session.publisher.inflight_events == 1)
+        session.publisher.confirm(1)
+        await session.until(lambda: session.status.state is State.STREAMING)
+        session.running.cancel()
+
+    run(test)
+
+
 def test_a_topic_that_is_missing_can_be_poison() -> None:
     async def test() -> None:
         session = Session(
