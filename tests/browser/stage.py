@@ -17,6 +17,8 @@ class Stage:
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
         self.code = 200
+        self.once: int | None = None
+        """The code of the next answer alone."""
         self.token: str | None = None
         self.asked: list[str] = []
         self.awake = threading.Event()
@@ -63,7 +65,8 @@ class Stage:
         self.awake.wait()
         if self.token is not None and authorization != f"Bearer {self.token}":
             return 401, "application/json", b"{}"
-        return self.code, "application/json", json.dumps(self.status).encode()
+        code, self.once = self.once or self.code, None
+        return code, "application/json", json.dumps(self.status).encode()
 
     def leave(self) -> None:
         """Stop listening: the relay is gone."""

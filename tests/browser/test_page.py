@@ -258,11 +258,20 @@ def test_a_relay_that_is_frozen_is_as_good_as_gone(show, stage: Stage):
 
 def test_one_question_without_an_answer_is_no_alarm(show, stage: Stage):
     page = show(scenes.healthy())
-    stage.code = 500
-    page.sees("asking again", "#live")
-    assert page.text("#lost") == ""
-    stage.code = 200
-    page.sees("live", "#live")
+    page.run(
+        """window.told = [];
+        const [live, lost] = ["live", "lost"].map((id) => document.getElementById(id));
+        const seen = new MutationObserver(() => told.push([live.textContent.split(",")[0], !lost.hidden]));
+        for (const each of [live, lost]) seen.observe(each, {attributes: true, childList: true, characterData: true})"""
+    )
+    stage.once = 500
+
+    def over() -> bool:
+        words = [word for word, _ in page.run("return told")]
+        return "asking again" in words and words[-1] == "live"
+
+    eventually(over, PATIENCE, lambda: page.run("return told"))
+    assert not any(lost for _, lost in page.run("return told"))
 
 
 def test_a_refusal_of_the_relay_is_told(browser: Browser, stage: Stage):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ChromeOptions, Remote
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -108,7 +110,10 @@ class Browser:
 
     def text(self, selector: str = "body") -> str:
         """The visible text of an element, as a reader sees it; empty when it is hidden."""
-        return self.find(selector).text
+        while True:
+            # The page may draw the element anew between the two questions, as it does its charts every two seconds.
+            with contextlib.suppress(StaleElementReferenceException):
+                return self.find(selector).text
 
     @property
     def title(self) -> str:
