@@ -465,7 +465,8 @@ def test_values_are_printed_alike_whatever_the_defaults(passage: Passage) -> Non
     placeholders = ", ".join("%s" for _ in OTHERS)
     with psycopg.connect(
         passage.database.dsn,
-        options="-c default_transaction_read_only=off -c idle_in_transaction_session_timeout=0",
+        options="-c default_transaction_read_only=off -c idle_in_transaction_session_timeout=0"
+        " -c statement_timeout=0 -c lock_timeout=0",
     ) as connection:
         connection.execute(
             f"insert into public.outbox values (1, '2024-01-17T00:00:00Z', '', {placeholders})".encode(),

@@ -289,7 +289,7 @@ def test_following_does_not_keep_wal(place: Place, follow: Callable[..., RelayPr
     before = place.execute(start)
     place.insert("a")
     lines_of(process, 1)
-    eventually(lambda: place.execute(start) != before, 30, "the temporary slot follows")
+    eventually(lambda: place.execute(start) != before, PATIENCE, "the temporary slot follows")
     assert process.terminate()[0] == 0
 
 
@@ -304,10 +304,10 @@ def test_following_waits_for_open_transactions_by_name(place: Place, make_relay:
             http=False,
             flags=["--follow", "--json"],
         )
-        named = process.wait_for(lambda record: "blockers" in record, 30, message="the blocker is named")
+        named = process.wait_for(lambda record: "blockers" in record, message="the blocker is named")
         assert "somebody" in named["blockers"][0]
         connection.rollback()
-        process.wait_for(lambda record: record["event"] == "following", 30, message="peek follows")
+        process.wait_for(lambda record: record["event"] == "following", message="peek follows")
     assert process.terminate()[0] == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import psycopg
@@ -17,6 +18,7 @@ from cdc_outbox.postgres.publication_identity import Change, Identity, compare
 from cdc_outbox.settings.model import PostgresSettings
 from tests.integration.conftest import Database
 from tests.servers.postgres import Postgres
+from tests.servers.wait import PATIENCE
 
 OUTBOX = TableName("public", "outbox")
 CREATE = "create publication p for table outbox with (publish = 'insert', publish_via_partition_root = true)"
@@ -365,17 +367,19 @@ def test_a_publication_dropped_in_the_midst_of_looking(publications: Publication
         settings = PostgresSettings(
             dsn=publications.dsn, admin_dsn="", slot="s", publication="p", guard_interval=1.0
         )
-        stop = asyncio.Event()
+        begun, stop = threading.Event(), threading.Event()
 
         def churn() -> None:
             with psycopg.connect(publications.dsn, autocommit=True) as connection:
                 while not stop.is_set():
                     connection.execute("drop publication if exists p")
                     connection.execute(SQL(CREATE))
+                    begun.set()
 
         async with await connect_control(settings, application_name="cdc-outbox/s") as conn:
             churning = asyncio.create_task(asyncio.to_thread(churn))
             try:
+                assert await asyncio.to_thread(begun.wait, PATIENCE)
                 states = [await look(conn, "p", (OUTBOX,)) for _ in range(300)]
             finally:
                 stop.set()
