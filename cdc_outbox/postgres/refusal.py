@@ -102,7 +102,10 @@ _SETTINGS: Final = (
     (
         "root certificate file",
         "there is no file with trusted certificates",
-        "name it by sslrootcert in the DSN, or use sslmode=require",
+        (
+            "name by sslrootcert in the DSN one that the relay can see: as a service none in a home directory or "
+            "/tmp, in a container none of the machine's; or use sslmode=require"
+        ),
     ),
     (
         "could not load private key",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -386,6 +387,18 @@ def answering(answer: bytes) -> Iterator[int]:
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(5)
+
+
+def test_an_authority_whose_file_the_relay_does_not_see(tmp_path: Path) -> None:
+    file = tmp_path / "db-ca.pem"
+    with answering(b"S") as port:
+        error = refused(
+            f"host=127.0.0.1 port={port} sslmode=verify-full sslrootcert={file} gssencmode=disable"
+        )
+    assert type(error) is SetupError
+    assert str(file) in str(error)
+    assert error.next
+    assert error.next.startswith("name by sslrootcert in the DSN one that the relay can see: ")
 
 
 @pytest.mark.parametrize("sslmode", ["disable", "prefer", "require"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from tests.integration.conftest import Database
 from tests.servers.cache import CHECKOUT, Missing
 from tests.servers.kafka import Kafka, KafkaBroker
 from tests.servers.lacking import lacking
-from tests.servers.ledger import read_all
+from tests.servers.ledger import create_outbox, read_all
+from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
 from tests.servers.relay import run_command
 from tests.servers.security import USERS, certificates
@@ -29,7 +31,7 @@ LATER = blocks((CHECKOUT / "docs" / "how-to" / "upgrade-or-remove.md").read_text
 
 
 def test_each_block_is_run_or_says_why_not() -> None:
-    assert list(BLOCKS) == ["settings", "check", "start", "look", "once", "http", "kafka"]
+    assert list(BLOCKS) == ["settings", "authority", "check", "start", "look", "once", "http", "kafka"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS) + PAGE.count("<!-- not run: ")
 
 
@@ -261,3 +263,46 @@ def test_who_starts_it_waits_for_no_outage(
     shell.run("systemctl restart cdc-outbox")
     assert shown(shell, "ActiveState") == "active"
     eventually(lambda: status().startswith("connecting: "), PATIENCE, status)
+
+
+def with_tls(server: PostgresServer) -> PostgresServer:
+    """The server, with a certificate for its address."""
+    owner = server.data.stat()
+    for name in ("server.pem", "server.key"):
+        copy = server.data / name
+        copy.write_bytes((certificates() / name).read_bytes())
+        copy.chmod(0o600)
+        os.chown(copy, owner.st_uid, owner.st_gid)
+    server.execute("alter system set ssl_cert_file = 'server.pem'")
+    server.execute("alter system set ssl_key_file = 'server.key'")
+    server.execute("alter system set ssl = on")
+    server.execute("select pg_reload_conf()")
+    eventually(lambda: server.value("show ssl") == "on", PATIENCE, "TLS")
+    return server
+
+
+def test_the_authority_that_the_dsn_names_goes_along(
+    systemd: Systemd, make_postgres: Callable[..., PostgresServer], slot: str, kafka: Kafka
+) -> None:
+    """It lies in a checkout in root's home, where root's commands see it, and the service doesn't."""
+    server = with_tls(make_postgres(17))
+    create_outbox(server.dsn())
+    done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": server.dsn()})
+    assert done.returncode == 0, done.stderr
+    (systemd.home / "ca.pem").write_bytes((certificates() / "ca.pem").read_bytes())
+    shell = systemd.shell(
+        RELAY_DSN=f"{server.dsn()}?sslmode=verify-full&sslrootcert=/root/checkout/db-ca.pem",
+        KAFKA=kafka.bootstrap,
+    )
+    shell.run(f"install -d /root/checkout\ncp {systemd.home}/ca.pem /root/checkout/db-ca.pem")
+    configured(shell, slot, free_port())
+    shell.run(BLOCKS["check"])
+    shell.run(BLOCKS["start"], code=None)
+    assert ended(shell) == ("failed", "78"), told(shell)
+    eventually(lambda: "as a service none in a home directory" in journal(shell), PATIENCE, "what to do")
+
+    shell.run(f"cd /root/checkout\n{BLOCKS['authority']}")
+    assert shell.run("stat -c '%U %a' /etc/cdc-outbox/dsn").stdout.split() == ["root", "600"]
+    shell.run(BLOCKS["check"])
+    shell.run(BLOCKS["start"])
+    eventually(lambda: shown(shell, "StatusText") == "streaming", PATIENCE, lambda: told(shell))
