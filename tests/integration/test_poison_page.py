@@ -21,7 +21,7 @@ from tests.servers.wait import eventually
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "get-past-a-poison-row.md").read_text()
 BLOCKS = blocks(PAGE)
-TESTED = ["stop", "error", "look", "larger", "topic", "key", "leave-out", "insert", "block"]
+TESTED = ["stop", "error", "look", "larger", "topic", "audit", "key", "leave-out", "insert", "block"]
 INSERT = "insert into outbox (aggregate_type, aggregate_id, event_type, payload) values (%s, %s, %s, %s)"
 
 
@@ -97,6 +97,8 @@ def test_a_topic_from_a_template(stuck: Stuck) -> None:
     stuck.stop()
     stuck.shell.run(BLOCKS["topic"])
     assert stuck.arrived("outbox.event.unsorted") == ["poison", "after"]
+    assert "missing      2\n" in stuck.shell.run("cdc-outbox audit --twice-ok", code=1).stdout
+    stuck.shell.run(BLOCKS["audit"])
     stuck.shell.run(BLOCKS["stop"])
 
 
