@@ -94,7 +94,8 @@ class Placement:
     async def obstacle(self, encoded: Encoded) -> Obstacle | None:
         """What would keep the event from being delivered now, after `of` was asked for it.
 
-        Our own limit is known without a cluster; what the topic has against it only where one was reached.
+        Our own limit is known without a cluster; what the topic has against it only where one was reached. The topic's
+        is for a batch as it is sent: what that is once it is compressed nobody knows before.
         """
         topic, number, *_ = encoded
         size, ours = size_of(encoded), options.max_request_size(self._settings)
@@ -114,6 +115,8 @@ class Placement:
         if number is not None and not 0 <= number < count:
             what = f"it names partition {number}, and topic {topic} has {count}"
             return Obstacle("partition", what, f"add partitions to {topic}")
+        if options.codec(self._settings):
+            return None
         if topic not in self._limits:
             self._limits[topic] = await self._limit(topic)
         limit = self._limits[topic]

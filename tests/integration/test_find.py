@@ -297,6 +297,23 @@ def test_what_keeps_an_event_from_being_sent_is_named_by_what_the_relay_would_be
     assert event["next"].startswith(event["obstacle"]["next"])
 
 
+def test_a_topics_limit_is_for_what_is_sent(pipeline: Pipeline) -> None:
+    """A record that is larger may be smaller once it is compressed, as the relay does."""
+    pipeline.kafka.configure_topic(pipeline.topic, {"max.message.bytes": "500"})
+    query = (
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload)"
+        " values (%s, 'k', 'x', to_jsonb(repeat('x', 1000))) returning id::text"
+    )
+    large = pipeline.value(query, (pipeline.aggregate_type,))
+    (event,) = find(pipeline, large)
+    assert event["obstacle"]["reason"] == "too_large"
+    compressed = ("--kafka", "compression.type=gzip")
+    (event,) = find(pipeline, large, *compressed)
+    assert (event["delivery"], event["obstacle"]) == ("waiting", None)
+    assert pipeline.start("--until-caught-up", *compressed, state=None).wait() == 0
+    assert [record.id for record in pipeline.read()] == [large]
+
+
 def test_a_row_that_is_due_later_blocks_a_relay_and_says_so(
     database: Database, kafka: Kafka, make_pipeline: Callable[..., Pipeline]
 ) -> None:
