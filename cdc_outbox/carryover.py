@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc_outbox.errors import DrainExceeded
 from cdc_outbox.lsn import LSN, ZERO
 from cdc_outbox.postgres.admission import Admission, Memory
 from cdc_outbox.publisher import Deliveries
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from cdc_outbox.acknowledge import Ledger
     from cdc_outbox.postgres.server import Server
     from cdc_outbox.postgres.stream import ReplicationStream
+    from cdc_outbox.publisher import Publisher
 
 
 class Carryover:
@@ -33,6 +35,8 @@ class Carryover:
         """What `Flow.suspect` was at the end of the session before."""
         self.doubtful = ZERO
         """Final LSN up to which the bus may have rows or not, as a session broke; ZERO where all is known."""
+        self.cut_short = False
+        """What `Flow.cut_short` was at the end of the session before."""
 
     @property
     def has_begun(self) -> bool:
@@ -50,7 +54,10 @@ class Carryover:
         """
         taken, state = self.memory.taken, self._status.state
         whole = self._status.confirmable > taken and state not in (State.STANDBY, State.HELD)
-        cut = state in (State.CONNECTING, State.STREAMING) and self.suspect is None
+        comes = state in (State.CONNECTING, State.STREAMING) or (
+            state is State.DRAINING and not self.cut_short
+        )
+        cut = comes and self.suspect is None
         return (whole or cut) and self.deliveries.beyond(taken)
 
     @property
@@ -67,14 +74,27 @@ class Carryover:
         outage, taken = self._status.state is State.CONNECTING, self.memory.taken
         return outage and not self.doubtful and not self.deliveries.beyond(taken)
 
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether an outage keeps us from asking the bus what it has."""
-        return bool(self.doubtful) and self._status.state is State.CONNECTING
+    def require_clean(self) -> None:
+        """Raise DrainExceeded where the next start sends again what the bus has, though we are held, or may have.
 
-    def add(self, stream: ReplicationStream, ledger: Ledger) -> None:
+        Where a publication hides rows nothing may be confirmed, and what was delivered just before comes again.
+        """
+        if self.doubtful:
+            raise DrainExceeded(
+                f"Kafka didn't say before the stream broke whether it has all rows up to {self.doubtful}",
+                next="nothing is lost: what wasn't confirmed is sent again by the next start",
+            )
+        held = self._status.state is State.HELD and not self.memory.watch.bars
+        if held and self.deliveries.beyond(self.memory.taken):
+            delivered, reason = LSN(self.deliveries.until), self._status.reason
+            raise DrainExceeded(
+                f"what Kafka has up to {delivered} could not be confirmed to PostgreSQL: {reason}",
+                next="nothing is lost: what wasn't confirmed is sent again by the next start",
+            )
+
+    def add(self, stream: ReplicationStream, ledger: Ledger, publisher: Publisher) -> None:
         """A session has ended: what the bus had yet to answer for, and what PostgreSQL is known to have taken."""
-        if ledger.unsettled:
+        if publisher.unanswered:
             self.doubtful = max(self.doubtful, ledger.begun)
         elif ledger.confirmable > self.doubtful:
             self.doubtful = ZERO

@@ -91,7 +91,7 @@ class Flow:
     """Whether the reader has asked the bus about a topic, and may not go on yet."""
     _awaits_topic: bool = False
     """Whether it was told that there is none now, and has said so."""
-    _cut_short: bool = False
+    cut_short: bool = False
     """Whether the drain left a transaction that waits for the bus, or for a topic."""
 
     async def run(self, stop: asyncio.Event, caught_up: asyncio.Event) -> None:
@@ -280,7 +280,7 @@ class Flow:
         unconfirmed = await self._settle_last(settling, within=left)
         if error is not None:
             raise self._judged(error)
-        if self.ledger.unsettled or (self.ledger.in_transaction and not self._cut_short):
+        if self.ledger.unsettled or (self.ledger.in_transaction and not self.cut_short):
             count = self.publisher.inflight_events
             late = (
                 f"{count} {'event was' if count == 1 else 'events were'} not confirmed by Kafka"
@@ -304,7 +304,7 @@ class Flow:
                     await self.stream.readable()
         except (Held, KafkaUnavailable) as error:
             # The transaction waits for the bus or the topic of a row, and comes again with the next start.
-            self._cut_short = True
+            self.cut_short = True
             _log.warning(
                 "stopped with rows undelivered",
                 error=str(error),

@@ -91,6 +91,9 @@ class Publisher(Protocol):
     """Why the bus has never been reached, while it hasn't: it goes on trying, and until then no topic is known."""
 
     inflight_bytes: int
+    unanswered: int
+    """What was handed to the bus, and it has yet to say whether it has it. What it refuses it hasn't."""
+
     published: dict[str, int]
     """Confirmed events by topic, in this session."""
     committed_us: int

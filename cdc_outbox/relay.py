@@ -149,11 +149,8 @@ class Relay:
                 await self._until_stopped(asyncio.sleep(backoff.seconds()))
         if self._carried.owes:
             await self._confirm_delivered()
-        elif self._stop.is_set() and self._carried.is_in_doubt:
-            raise DrainExceeded(
-                f"Kafka didn't say before the stream broke whether it has all rows up to {self._carried.doubtful}",
-                next="nothing is lost: what wasn't confirmed is sent again by the next start",
-            )
+        elif self._stop.is_set():
+            self._carried.require_clean()
         self.status.change(State.STOPPED)
         if self._marks is not None and self._caught_up.is_set() and not self._stop.is_set():
             self._marks.require(self._settings.postgres.slot)
@@ -192,7 +189,7 @@ class Relay:
                 self._marks.forget()
             stream = await admission.stream()
             self._walsender, self._ending_since = stream.backend, None
-            ending.push_async_callback(self._end_of_stream, stream, ledger)
+            ending.push_async_callback(self._end_of_stream, stream, ledger, publisher)
             # Nothing of ours may reach the bus after the slot is free for another relay.
             ending.push_async_callback(publisher.stop, within=LAST_MOMENT)
             ours, tally = await admission.ours(), self.status.tally
@@ -231,7 +228,7 @@ class Relay:
             except PublicationUnseen as unseen:
                 raise admission.remedied(unseen) from unseen
             finally:
-                self._carried.suspect = flow.suspect
+                self._carried.suspect, self._carried.cut_short = flow.suspect, flow.cut_short
         if self._carried.owes:
             raise PostgresUnavailable(
                 "the server ended the stream before it took the last confirmation",
@@ -301,9 +298,11 @@ class Relay:
         stops = (self._stop.is_set() or self._caught_up.is_set()) and not hurries
         await marker.close(within=MARKS_LAST if stops else 0.0)
 
-    async def _end_of_stream(self, stream: ReplicationStream, ledger: Ledger) -> None:
+    async def _end_of_stream(
+        self, stream: ReplicationStream, ledger: Ledger, publisher: KafkaPublisher
+    ) -> None:
         await stream.close()
-        self._carried.add(stream, ledger)
+        self._carried.add(stream, ledger, publisher)
 
     def _standing_by(self, holder: Backend) -> None:
         if holder == self._walsender:

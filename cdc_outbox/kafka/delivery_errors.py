@@ -83,6 +83,13 @@ _HELD: Final[dict[type[kafka.KafkaError], tuple[str, str]]] = {
 }
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the broker says by it that it hasn't taken the batch. After any other error it may have."""
+    if not isinstance(error, kafka.KafkaError):
+        return False
+    return concerns_records(error) or (isinstance(error, tuple(_HELD)) and not error.retriable)
+
+
 def concerns_records(error: kafka.KafkaError) -> bool:
     """Whether a record of the batch is to blame, though the broker doesn't say which."""
     return isinstance(error, tuple(_OF_RECORDS))

@@ -117,6 +117,7 @@ class KafkaPublisher:
         self.away: CdcOutboxError | None = None
         self.inflight_bytes = 0
         self._out_events = 0
+        self.unanswered = 0
         self.published: dict[str, int] = {}
         self.committed_us = 0
         self._producer: AIOKafkaProducer = client.producer(settings)
@@ -342,6 +343,7 @@ class KafkaPublisher:
                     self._tally.publish_errors[reason(error)] += 1
                     self._fail(delivery_errors.translate(error, lane.topic, self._settings))
                     return
+                self.unanswered += 1
                 confirmation.add_done_callback(partial(self._confirmed, batch))
 
     async def _is_gone(self, topic: str, number: int) -> bool:
@@ -372,6 +374,7 @@ class KafkaPublisher:
                 )
             )
             return
+        self.unanswered -= 1
         self._ledger.settle(batch.pin)
         lane.delivered = (batch.last_lsn, batch.last_seq)
         self._deliveries.settle(lane.topic, lane.number, lane.delivered)
@@ -394,6 +397,8 @@ class KafkaPublisher:
     def _rejected(self, batch: Batch, error: BaseException) -> None:
         lane = batch.lane
         self._tally.publish_errors[reason(error)] += 1
+        if delivery_errors.is_refusal(error):
+            self.unanswered -= 1
         if not isinstance(error, KafkaError):
             self._fail(KafkaUnavailable(f"the Kafka client failed: {error!r}", next="please report it"))
         elif not delivery_errors.concerns_records(error):

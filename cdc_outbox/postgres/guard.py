@@ -184,6 +184,11 @@ class PublicationWatch:
         """Since when the publication hides rows and why, if it did so at the last look."""
         return tuple(each for each in self.incidents if each.kind.lasts)
 
+    @property
+    def bars(self) -> bool:
+        """Whether nothing may be confirmed: it hides rows, or has hidden some, which nobody has accepted yet."""
+        return any(each.kind.lasts or each.kind.bars for each in self.incidents)
+
     def require(self, slot: str) -> None:
         """Raise PublicationReplaced while an incident bars delivery."""
         barring = [each.message for each in self.incidents if each.kind.bars]

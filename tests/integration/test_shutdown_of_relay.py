@@ -138,10 +138,29 @@ def test_a_stop_between_two_sessions_reads_on_to_the_commit_too(
     assert_nothing_twice(pipeline, writer)
 
 
-def test_a_stop_between_two_sessions_is_not_clean_where_kafka_may_have_more(
-    own_kafka: KafkaBroker, behind: Callable[[Kafka], tuple[Proxy, Pipeline]]
+def test_a_stop_as_the_next_session_begins_reads_on_to_the_commit_too(
+    kafka: Kafka, behind: Callable[[Kafka], tuple[Proxy, Pipeline]]
 ) -> None:
-    """All that it confirmed is confirmed to PostgreSQL, and it has more in its socket, which it takes later."""
+    """A part of the transaction has arrived, and nothing of it has come a second time yet."""
+    proxy, pipeline = behind(kafka)
+    pipeline.prepare(3).init()
+    relay = pipeline.start("--max-events-per-second", "3000")
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    writer.write(20_000, rows_per_transaction=20_000)
+    consumer.wait_count(1_000)
+    before = len(relay.records)
+    proxy.cut()
+    relay.wait_for(lambda record: record.get("state") == "streaming", since=before)
+    relay.signal(signal.SIGTERM)
+    assert relay.wait() == 0, relay.text()
+    assert_nothing_twice(pipeline, writer)
+
+
+@pytest.mark.parametrize("state", ["connecting", "held"])
+def test_a_stop_after_a_session_broke_is_not_clean_where_kafka_may_have_more(
+    own_kafka: KafkaBroker, behind: Callable[[Kafka], tuple[Proxy, Pipeline]], state: str
+) -> None:
+    """All that it confirmed is confirmed to PostgreSQL, and it has more in its socket, which it may take later."""
     proxy, pipeline = behind(own_kafka)
     pipeline.prepare().init()
     relay = pipeline.start()
@@ -156,11 +175,18 @@ def test_a_stop_between_two_sessions_is_not_clean_where_kafka_may_have_more(
     proxy.refuse_new()
     proxy.cut()
     relay.wait_state("connecting")
+    if state == "held":  # the next session knows nothing of what the broker had from the one before
+        own_kafka.kill()
+        proxy.resume()
+        relay.wait_state("held")
     code, _ = relay.terminate()
-    own_kafka.resume()
-    proxy.resume()
     assert code == 1, relay.text()
     assert "Kafka didn't say before the stream broke" in relay.records[-1]["error"]
+    if own_kafka.running:
+        own_kafka.resume()
+    else:
+        own_kafka.start()
+    proxy.resume()
     pipeline.start()
     print(pipeline.books(writer, consumer))
 

@@ -29,6 +29,7 @@ class MemoryPublisher:
         self.away: CdcOutboxError | None = None
         self.inflight_bytes = 0
         self.inflight_events = 0
+        self.unanswered = 0
         self.published: dict[str, int] = {}
         self.committed_us = 0
 

@@ -20,21 +20,29 @@ from tests.unit.staged import Stage, T, play
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "kind", "refuses"),
     [
-        (kafka.TopicAuthorizationFailedError(T), Held),
-        (kafka.NotLeaderForPartitionError(), Held),
-        (kafka.UnknownTopicOrPartitionError(), TopicMissing),
-        (kafka.OutOfOrderSequenceNumber(), KafkaUnavailable),
-        (RuntimeError("a fault of the client"), KafkaUnavailable),
+        (kafka.TopicAuthorizationFailedError(T), Held, True),
+        (kafka.MessageSizeTooLargeError(), Unpublishable, True),
+        (kafka.NotLeaderForPartitionError(), Held, False),
+        (kafka.UnknownTopicOrPartitionError(), TopicMissing, False),
+        (kafka.OutOfOrderSequenceNumber(), KafkaUnavailable, False),
+        (RuntimeError("a fault of the client"), KafkaUnavailable, False),
     ],
 )
-def test_any_failed_delivery_ends_the_publisher(error: Exception, kind: type[CdcOutboxError]) -> None:
+def test_any_failed_delivery_ends_the_publisher(
+    error: Exception, kind: type[CdcOutboxError], refuses: bool
+) -> None:
+    """Where the broker doesn't refuse the batch, it may have taken it."""
+
     async def scene(stage: Stage) -> None:
         stage.row()
+        assert stage.publisher.unanswered == 0
         await stage.flush()
+        assert stage.publisher.unanswered == 1
         await stage.reply(error=error)
         assert isinstance(stage.failure(), kind)
+        assert stage.publisher.unanswered == (0 if refuses else 1)
         assert stage.ledger.confirmable == 0
 
     play(scene)
@@ -108,6 +116,7 @@ def test_silence_is_counted_while_something_is_owed() -> None:
                     await asyncio.sleep(0)
         await stage.reply()
         assert stage.publisher.silent_for == 0
+        assert stage.publisher.unanswered == 0
 
     play(scene)
 

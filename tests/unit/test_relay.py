@@ -16,12 +16,14 @@ import pytest
 
 from cdc_outbox import relay as module
 from cdc_outbox.acknowledge import Ledger
+from cdc_outbox.backoff import Backoff
 from cdc_outbox.errors import (
     CdcOutboxError,
     ConfigError,
     DecodingFailed,
     DrainExceeded,
     GapFound,
+    Held,
     PasswordRefused,
     PoisonEvent,
     PostgresUnavailable,
@@ -29,6 +31,7 @@ from cdc_outbox.errors import (
 )
 from cdc_outbox.lsn import LSN
 from cdc_outbox.postgres.backend import Backend
+from cdc_outbox.postgres.publication import PublicationState
 from cdc_outbox.publisher import BusRefused, StartOver
 from cdc_outbox.relay import Relay
 from cdc_outbox.settings import load
@@ -47,6 +50,7 @@ class Stage:
         self.at: dict[str, Callable[[], None]] = {}
         """What happens while a part is being closed."""
         self.suspect: tuple[int, int] | None = None
+        self.cut_short = False
         self.relay = Relay(SETTINGS)
         monkeypatch.setattr(module, "Admission", lambda *_: self._admission())
         monkeypatch.setattr(module, "KafkaPublisher", self._publisher)
@@ -55,7 +59,7 @@ class Stage:
         monkeypatch.setattr(module, "Flow", self._made_flow)
 
     def _made_flow(self, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(run=self._flow, suspect=self.suspect)
+        return SimpleNamespace(run=self._flow, suspect=self.suspect, cut_short=self.cut_short)
 
     async def _flow(self, *_: object) -> None:
         await self.flow()
@@ -103,7 +107,19 @@ class Stage:
             return
 
         self.ledger = ledger
-        return SimpleNamespace(start=nothing, stop=self._ends("producer"))
+        return _Bus(ledger, start=nothing, stop=self._ends("producer"))
+
+
+class _Bus(SimpleNamespace):
+    """It has yet to answer for all that the ledger has pinned."""
+
+    def __init__(self, ledger: Ledger, **parts: object) -> None:
+        super().__init__(**parts)
+        self._ledger = ledger
+
+    @property
+    def unanswered(self) -> int:
+        return self._ledger.unsettled
 
 
 @pytest.fixture
@@ -253,6 +269,77 @@ def test_a_stop_owes_the_rest_of_a_transaction_of_which_a_part_has_arrived(
     stage.suspect = (0x300, 8) if comes == "after poison" else None
     run(relay)
     assert targets == ([None] if comes == "after poison" else [None, 0x301])
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["on its way", "waits for a topic"])
+def test_a_stop_as_the_next_stream_begins_owes_the_rest_of_a_transaction_too(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """It ends in order before the transaction has come again: its BEGIN takes as long as its decoding."""
+    relay = stage.relay
+    targets: list[LSN | None] = []
+
+    async def flow() -> None:
+        targets.append(relay._target)
+        if len(targets) == 1:
+            relay._carried.deliveries.settle("topic", 0, (0x300, 7))
+            raise PostgresUnavailable("gone", next="wait")
+        if len(targets) == 2:
+            relay.stop()
+            relay.status.change(State.DRAINING)
+        else:
+            relay._carried.memory.taken = LSN(0x308)
+
+    monkeypatch.setattr(Backoff, "seconds", lambda _: 0.0)
+    stage.cut_short = waits
+    stage.flow = flow
+    run(relay)
+    assert targets == ([None, None] if waits else [None, None, 0x301])
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DRAINING], ids=lambda state: state.value)
+def test_a_stop_as_the_next_stream_begins_is_not_clean_either_where_the_bus_may_have_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    sessions = 0
+
+    async def flow() -> None:
+        nonlocal sessions
+        sessions += 1
+        if sessions == 1:
+            stage.ledger.begin(0x100)
+            stage.ledger.pin()
+            raise PostgresUnavailable("gone", next="wait")
+        stage.relay.stop()
+        stage.relay.status.change(state)
+
+    monkeypatch.setattr(Backoff, "seconds", lambda _: 0.0)
+    stage.flow = flow
+    with pytest.raises(DrainExceeded, match="Kafka didn't say"):
+        run(stage.relay)
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["by the bus", "by the publication"])
+def test_a_stop_while_held_is_not_clean_where_what_was_delivered_comes_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """Rows of another partition, say, behind one that is refused. What a publication hid forbids to confirm any."""
+    relay = stage.relay
+
+    async def flow() -> None:
+        relay._carried.deliveries.settle("topic", 0, (0x300, 7))
+        if hidden:
+            state = PublicationState("outbox_pub", "it is gone", "make it", identity=None, insert_lsn=None)
+            relay._carried.memory.watch.look(state, LSN(0x200))
+        raise Held("not allowed", next="grant it")
+
+    monkeypatch.setattr(relay._setbacks, "say", lambda _error: relay.stop())
+    stage.flow = flow
+    if hidden:
+        run(relay)
+        return
+    with pytest.raises(DrainExceeded, match="0/300 could not be confirmed to PostgreSQL: not allowed"):
+        run(relay)
 
 
 def test_an_end_that_may_not_confirm_what_was_delivered_says_why(stage: Stage) -> None:
