@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,9 @@ _CERTIFICATE_REMEDIES: Final = {
     64: "name the server in kafka.bootstrap_servers as its certificate does",
 }
 """By OpenSSL's number of what is wrong. https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/"""
+
+_EACH_ADDRESS: Final = re.compile(r"\[Errno (\d+)\]")
+"""In asyncio's one error for a name of several addresses, all of which failed, each in words of its own."""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -91,6 +95,8 @@ def in_short(error: Exception) -> str:
         return (error.strerror or "name or service not known").lower()
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and (found := _EACH_ADDRESS.findall(str(error))):
+        return ", ".join(dict.fromkeys(os.strerror(int(number)).lower() for number in found))
     if isinstance(error, TimeoutError):
         return "it takes too long"
     if isinstance(error, KafkaConnectionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import ssl
 import threading
 import time
@@ -358,6 +359,21 @@ def test_reasons_are_told_server_by_server(monkeypatch: pytest.MonkeyPatch) -> N
         assert text.endswith(f"{closing}: it closes the connection")
 
     asyncio.run(begin())
+
+
+def test_a_name_of_several_addresses_that_all_fail_alike_has_one_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `localhost` has, by IPv4 and IPv6, on most machines."""
+
+    def addresses(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in (1, 2)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    error = asyncio.run(client.probe("two.test", 1, settings("two.test:1"), within=5))
+    assert isinstance(error, OSError)
+    assert error.errno is None
+    assert refusal.in_short(error) == "connection refused"
 
 
 def test_who_named_no_broker_is_told_the_default() -> None:
