@@ -93,12 +93,13 @@ class Stray:
 
 
 class _Latest:
-    """The newest commit that a key has had in a partition."""
+    """The newest commit that a key has had in a partition. `strayed`: its first place elsewhere within the window."""
 
-    __slots__ = ("event", "lsn", "ms", "offset", "place", "seq", "slot", "told")
+    __slots__ = ("event", "lsn", "ms", "offset", "place", "seq", "slot", "strayed", "told")
 
     def __init__(self, event: bytes, place: int, offset: int, ms: int, lsn: int, seq: int, slot: int) -> None:
         self.told = False
+        self.strayed: tuple[int, int] | None = None
         self.place = place
         self.take(event, offset, ms, lsn, seq, slot)
 
@@ -187,6 +188,8 @@ class Judge:
                     elsewhere[key, place] = _Latest(event, place, offset, ms, lsn, seq, slot)
                     continue
                 newest = other
+            elif newest.strayed is not None:
+                self._moved(newest, place, offset, ms)
             if ms < 0:
                 continue
             if slot and slot == newest.slot:
@@ -205,19 +208,30 @@ class Judge:
                 suspect(event, newest.event, place, offset, newest.offset, close)
 
     def _moved(self, first: _Latest, place: int, offset: int, ms: int) -> None:
-        if first.told or not (ms < 0 or self._rules.has(ms)):
+        """Tell, once, that a key has moved, by two messages of the window; `first`: where it was met first."""
+        if first.told or not self._judged(ms):
+            return
+        if place == first.place or not self._judged(first.ms):
+            first.strayed = before = first.strayed or (place, offset)
+        else:
+            before = first.place, first.offset
+        if before[0] == place:
             return
         first.told = True
-        there, here = self._books.places[first.place], self._books.places[place]
+        there, here = self._books.places[before[0]], self._books.places[place]
         self.findings.moved_keys.add(
             self._limit,
             lambda: {
                 "topic": here[0],
                 "partition": here[1],
                 "offset": offset,
-                "also": {"partition": there[1], "offset": first.offset},
+                "also": {"partition": there[1], "offset": before[1]},
             },
         )
+
+    def _judged(self, ms: int) -> bool:
+        """Whether a message of that commit lies in the window, as far as is known."""
+        return ms < 0 or self._rules.has(ms)
 
     # Events
 

@@ -246,6 +246,39 @@ def test_a_key_in_two_partitions_is_told_once() -> None:
     assert judged(SURE, partitions, Rules(keyed=False)).moved_keys.count == 0
 
 
+def test_a_key_that_moved_before_the_window_has_not_moved_in_it() -> None:
+    """Topics are read from before the window on: what lies there is no half of a fault."""
+    before, inside = ({"ms": 1_000}, {"ms": 5_000})
+    rules = Rules(since=4_000_000)
+    for there, here, moved in (
+        ([before], [inside], 0),
+        ([before], [before], 0),
+        ([inside], [inside], 1),
+        ([before], [before, inside, inside], 0),
+        ([before, inside], [inside], 1),
+    ):
+        partitions = [[message(at, C, **each) for at, each in enumerate(some)] for some in (there, here)]
+        for order in (partitions, partitions[::-1]):
+            assert judged([(C, ACKNOWLEDGED)], order, rules).moved_keys.count == moved
+    third = [[message(0, C, **before)], [message(7, C, **inside)], [message(8, C, **inside)]]
+    assert judged([(C, ACKNOWLEDGED)], third, rules).moved_keys.events == [
+        {"topic": TOPIC, "partition": 2, "offset": 8, "also": {"partition": 1, "offset": 7}}
+    ]
+
+
+def test_a_key_that_stays_after_a_move_before_the_window_is_told_when_it_returns() -> None:
+    """The partitions are read by turns."""
+    turns = ((0, 0, 1_000), (1, 0, 5_000), (0, 1, 6_000))
+    with closing(Books(100, None)) as books:
+        for partition, offset, ms in turns:
+            books.enter_messages(TOPIC, partition, [message(offset, C, ms=ms)])
+        with closing(Judge(books, Rules(since=4_000_000), limit=5)) as judge:
+            list(judge.suspect())
+            assert judge.findings.moved_keys.events == [
+                {"topic": TOPIC, "partition": 0, "offset": 1, "also": {"partition": 1, "offset": 0}}
+            ]
+
+
 def test_rows_from_before_a_topics_first_record_are_unknown() -> None:
     found = judged(SURE, [[]], horizon=CREATED_US + 1.0)
     assert (found.missing.count, ids(found.unknown.events)) == (0, [A, B])
