@@ -248,7 +248,7 @@ def test_a_key_in_two_partitions_is_told_once() -> None:
 
 def test_a_key_that_moved_before_the_window_has_not_moved_in_it() -> None:
     """Topics are read from before the window on: what lies there is no half of a fault."""
-    before, inside = ({"ms": 1_000}, {"ms": 5_000})
+    before, inside = 1_000, 5_000
     rules = Rules(since=4_000_000)
     for there, here, moved in (
         ([before], [inside], 0),
@@ -257,10 +257,10 @@ def test_a_key_that_moved_before_the_window_has_not_moved_in_it() -> None:
         ([before], [before, inside, inside], 0),
         ([before, inside], [inside], 1),
     ):
-        partitions = [[message(at, C, **each) for at, each in enumerate(some)] for some in (there, here)]
+        partitions = [[message(at, C, ms=ms) for at, ms in enumerate(some)] for some in (there, here)]
         for order in (partitions, partitions[::-1]):
             assert judged([(C, ACKNOWLEDGED)], order, rules).moved_keys.count == moved
-    third = [[message(0, C, **before)], [message(7, C, **inside)], [message(8, C, **inside)]]
+    third = [[message(0, C, ms=before)], [message(7, C, ms=inside)], [message(8, C, ms=inside)]]
     assert judged([(C, ACKNOWLEDGED)], third, rules).moved_keys.events == [
         {"topic": TOPIC, "partition": 2, "offset": 8, "also": {"partition": 1, "offset": 7}}
     ]
