@@ -197,6 +197,48 @@ def test_a_pod_finds_its_secrets_and_settings(
     assert Path(values["http.token_file"]).is_file()
 
 
+def test_a_namespace_that_is_there_is_left_alone(shell: Shell, plain: list[Manifest]) -> None:
+    one_more = "../docker/kubernetes/existing-namespace]"
+    assert f"[settings, ../docker/kubernetes/monitoring, {one_more}" in PAGE
+    overlays = {shell.home / "deploy": one_more, shell.home / "deploy" / "init": f"../{one_more}"}
+    before = {place: (place / "kustomization.yaml").read_text() for place in overlays}
+    try:
+        for place, component in overlays.items():
+            changed = re.sub(r"(?m)^(components: .*)\]$", rf"\1, {component}", before[place])
+            (place / "kustomization.yaml").write_text(f"{changed}namespace: shop\n")
+        made = [*built(shell, "deploy"), *built(shell, "deploy/init")]
+    finally:
+        for place, text in before.items():
+            (place / "kustomization.yaml").write_text(text)
+    assert "Namespace" not in {manifest["kind"] for manifest in made}
+    assert {"Deployment", "Job", "ServiceMonitor"} <= {manifest["kind"] for manifest in made}
+    assert {manifest["metadata"]["namespace"] for manifest in made} == {"shop"}
+
+
+def test_a_secret_is_patched(shell: Shell) -> None:
+    """By the page's command, here on the file that was made, instead of in a cluster."""
+    command = "kubectl patch secret cdc-outbox --namespace cdc-outbox --patch-file FILE"
+    patch = 'stringData: {relay_dsn: "postgresql://…"}'
+    assert command in PAGE
+    assert patch in PAGE
+    (shell.home / "patch").write_text(patch)
+    local = '--local --filename "$SECRETS/relay.yaml" --output yaml'
+    done = shell.run(command.replace("FILE", "patch").replace("secret cdc-outbox", local))
+    patched = yaml.safe_load(done.stdout)
+    assert patched["stringData"] == {"relay_dsn": "postgresql://…"}
+    assert set(patched["data"]) == {"relay_dsn", "http_token"}
+
+
+def test_the_job_may_write_to_tmp_alone(made: list[Manifest]) -> None:
+    spec = of(made, "Job")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    written = {
+        mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
+    assert written == {"tmp": "/tmp"}
+    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "Job"])
 def test_each_pod_is_of_the_one_image(made: list[Manifest], kind: str) -> None:
     (container,) = of(made, kind)["spec"]["template"]["spec"]["containers"]
