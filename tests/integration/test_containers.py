@@ -162,7 +162,7 @@ def compose_up_and_an_event_flows(engine: Engine, place: Shell) -> None:
     place.run(BLOCKS["up"])
     place.run(BLOCKS["event"])
     assert place.run(BLOCKS["consume"]).stdout == '{"total": 12.5}\n'
-    assert "1 delivered" in place.run(BLOCKS["audit"]).stdout
+    assert "1 read, " in place.run(BLOCKS["audit"]).stdout
     # An upgrade over the volumes that are there: the same secrets, and nothing is refused.
     place.run(BLOCKS["secrets"])
     build, up = UPGRADE["compose"].splitlines()
@@ -243,7 +243,7 @@ def partitions(place: Shell) -> dict[str, int]:
     """The topics of compose's Kafka and their partitions, as a client on the engine's machine is told."""
     script = (
         "import json; from confluent_kafka.admin import AdminClient\n"
-        "found = AdminClient({'bootstrap.servers': '127.0.0.1:9094'}).list_topics(timeout=20).topics\n"
+        f"found = AdminClient({{'bootstrap.servers': '127.0.0.1:9094'}}).list_topics(timeout={PATIENCE}).topics\n"
         "print(json.dumps({name: len(topic.partitions) for name, topic in found.items()}))"
     )
     found: dict[str, int] = json.loads(place.run(f"{quote(sys.executable)} -c {quote(script)}").stdout)
