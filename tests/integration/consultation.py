@@ -14,6 +14,7 @@ from psycopg.sql import Composed
 from tests.integration.conftest import Database
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import PASSWORD, Postgres
+from tests.servers.process import free_port
 from tests.servers.relay import run_command
 from tests.servers.security import USERS
 
@@ -37,6 +38,8 @@ class Doctor:
             "CDC_OUTBOX_DSN": dsn or self.owner,
             "CDC_OUTBOX_SLOT": slot,
             "CDC_OUTBOX_BOOTSTRAP_SERVERS": bootstrap,
+            # At the default port may be somebody's relay.
+            "CDC_OUTBOX_HTTP": f"127.0.0.1:{free_port()}",
         }
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
