@@ -196,7 +196,8 @@ class Deliveries:
 
     def forget_beyond(self, position: int) -> None:
         """The stream may differ from `position` on, the end of a commit up to which everything has arrived."""
-        self.places = {lane: min(place, (position, -1)) for lane, place in self.places.items()}
+        last = (int(position), -1)
+        self.places = {lane: min(place, last) for lane, place in self.places.items()}
 
     def forget(self) -> None:
         """The stream may differ from now on."""

@@ -82,6 +82,7 @@ def test_what_has_arrived_beyond_a_position_is_told_by_the_place_of_its_commit()
     deliveries.settle("orders", 1, (0x200, 0))
     assert deliveries.beyond(0x200)
     assert not deliveries.beyond(0x201)
-    deliveries.forget_beyond(0x180)
+    deliveries.forget_beyond(LSN(0x180))
     assert deliveries.beyond(0x100)
     assert not deliveries.beyond(0x180)
+    assert deliveries.until + 1 == 0x181  # a place, with which one may calculate, and no position
