@@ -153,7 +153,8 @@ class Admission:
         if self.witness is Absent.ROW and found is not None and self._holder is None:
             await self._remember_row()
         self._writes = self._holder is None and (begins or accept_gap or not self._new_tables())
-        if found is not None or pending is not None or isinstance(self.witness, Absent):
+        said = self._last_said(found)
+        if found is not None or pending is not None or isinstance(said, Absent):
             try:
                 slot.require(found, name, pending=pending)
             except SlotMissing as missing:
@@ -161,9 +162,11 @@ class Admission:
         self.position = found.confirmed_flush_lsn if found is not None else None
         self.seen(self.position)
         self._holder = (found.active_pid or 0) if found is not None and found.active else None
-        judged = witness.judge(name, self.witness, found, self.server)
+        judged = witness.judge(name, said, found, self.server)
         if judged.note is not None:
             self._notice(judged.note)
+        if said is not self.witness:
+            self._notice(f"{Absent.TABLE.value}: a slot that is moved while no relay runs can't be noticed")
         if judged.error is not None:
             self._refuse_unless(accept_gap and found is not None, judged.error)
         if (another := await self._another_publication()) is not None:
@@ -180,15 +183,27 @@ class Admission:
             await self._require_all_named(accepted=accept_gap)
         await self.control.run(lambda conn: synchronous.require_not(conn, self.application_name))
         await self._renew_witness(accepted=accept_gap)
-        self._memory.row = self.row
+        self._memory.row = said if isinstance(said, Witness) and self.row is None else self.row
         await self._tell_of_tables()
+
+    @property
+    def _known_row(self) -> Witness | None:
+        """The row as this process knows it, if it speaks of this server."""
+        row = self._memory.row
+        return row if row is not None and row.system_identifier == self.server.system_identifier else None
 
     async def _remember_row(self) -> None:
         """Write the row again that somebody has deleted since we knew it, so that it says what became of the slot."""
-        row = self._memory.row
-        if row is not None and row.system_identifier == self.server.system_identifier:
+        row = self._known_row
+        if row is not None:
             await self.control.run(lambda conn: witness.write(conn, row))
             self.witness = row
+
+    def _last_said(self, found: Slot | None) -> Witness | Absent:
+        """What the witness says, or said before somebody dropped its table since, unless another streams now."""
+        if self.witness is Absent.TABLE and not (found is not None and found.active):
+            return self._known_row or self.witness
+        return self.witness
 
     async def _for_this_role(self, missing: SlotMissing, *, slip: bool) -> SlotMissing:
         """The same with what else is missing, and the step as our role can do it; `slip`: the name may be one."""
@@ -441,6 +456,8 @@ class Admission:
             row = replace(self.row, position=position, snapshot=snapshot)
             await self.control.run(lambda conn: witness.advance(conn, row))
             self.witness = self._memory.row = row
+        elif self._memory.row is not None:
+            self._memory.row = replace(self._memory.row, position=position, snapshot=snapshot)
         self._memory.proven = position
 
     async def note(self) -> None:

@@ -184,6 +184,47 @@ def test_F25_the_slot_was_moved_and_its_row_deleted_while_the_relay_reconnected(
     all_but(lost, writer, consumer)
 
 
+def test_F25_the_slot_was_moved_and_the_witness_dropped_while_the_relay_reconnected(  # noqa: N802 - as above
+    pipeline: Pipeline, outbox: Database, make_proxy: Callable[[str, int], Proxy], tmp_path: Path
+) -> None:
+    """The relay still knows what the row said: of a slot that stands where it left it there is nothing to say."""
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port))
+    writer, consumer = pipeline.writer(), pipeline.consumer()
+    consumer.wait_ids(writer.write(20))
+    pipeline.wait_confirmed()
+
+    def away(meanwhile: Callable[[], object]) -> None:
+        proxy.refuse_new()
+        proxy.cut()
+        relay.wait_state("connecting")
+        eventually(lambda: pipeline.walsender() is None, PATIENCE, "the slot free")
+        meanwhile()
+        proxy.resume()
+
+    away(lambda: pipeline.sql(SQL("drop table cdc_outbox_witness")))
+    for _ in range(2):
+        relay.wait_state("streaming")
+        consumer.wait_ids(writer.write(10))
+        pipeline.wait_confirmed(pipeline.end_of_wal())
+        away(lambda: None)
+    relay.wait_state("streaming")
+    pipeline.wait_confirmed(pipeline.end_of_wal())
+
+    def moved() -> None:
+        writer.write(10)
+        advance(pipeline)
+
+    away(moved)
+    assert relay.wait() == 78, relay.text()
+    assert "those between may be missing" in relay.records[-1]["error"]
+    recover(pipeline, str(relay.records[-1]["next"]), tmp_path)
+    pipeline.start()
+    consumer.wait_ids(writer.write(10))
+    all_of_it(writer, consumer)
+
+
 def test_F25_the_slot_was_dropped_while_away(  # noqa: N802 - the failure's own name
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
