@@ -15,7 +15,7 @@ from cdc_outbox.terminal import printable
 
 if TYPE_CHECKING:
     from cdc_outbox.postgres.rows_by_id import Stored
-    from cdc_outbox.repair.find import Event
+    from cdc_outbox.repair.whereabouts import Event
 
 _WIDTH = 10
 _SHOWN = 60
@@ -50,7 +50,8 @@ def command(*, event_id: str, in_topic: bool, id_from: tuple[str, ...], as_json:
     import logging
 
     from cdc_outbox import log
-    from cdc_outbox.repair.find import Unknown, find
+    from cdc_outbox.repair.find import find
+    from cdc_outbox.repair.whereabouts import Unknown
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is in a line of ours
     logger = log.get(__name__)

@@ -11,16 +11,13 @@ A row doesn't hold its position in the stream. It is known while the row waits i
 from __future__ import annotations
 
 import asyncio
-import enum
 import shlex
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cdc_outbox.ended import ended
 from cdc_outbox.errors import CdcOutboxError, PoisonEvent, SlotBusy, UsageError
-from cdc_outbox.kafka.placement import Placement
-from cdc_outbox.kafka.reading import Place, Span, reading
 from cdc_outbox.postgres import peek, rows_by_id, slot, table_wanted, whole, witness
 from cdc_outbox.postgres.acknowledged import acknowledged
 from cdc_outbox.postgres.catalogue import required
@@ -28,23 +25,22 @@ from cdc_outbox.postgres.connection import connect_control, end_with_us
 from cdc_outbox.postgres.outbox import indexed
 from cdc_outbox.postgres.standing import standing
 from cdc_outbox.postgres.witness import Witness
+from cdc_outbox.repair import at_kafka
 from cdc_outbox.repair.books import Reader, ids_placed
 from cdc_outbox.repair.planned import planned
+from cdc_outbox.repair.whereabouts import AFTER_ALL, ROWS, SEARCH, Delivery, Event, InSlot, told_by_row
 from cdc_outbox.table.mapping import Mapping
-from cdc_outbox.table.raw import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cdc_outbox.event import Encoded, TableName, Values
-    from cdc_outbox.kafka.placement import Obstacle
-    from cdc_outbox.lsn import LSN
+    from cdc_outbox.event import TableName
     from cdc_outbox.postgres.acknowledged import Acknowledged
     from cdc_outbox.postgres.connection import Connection
     from cdc_outbox.postgres.rows_by_id import Stored
     from cdc_outbox.postgres.streamed_rows import Row
     from cdc_outbox.repair.books import IdFrom
-    from cdc_outbox.settings import KafkaSettings, Settings
+    from cdc_outbox.settings import Settings
     from cdc_outbox.table.mapping import Plan
 
 APPLICATION_NAME: Final = "cdc-outbox find"
@@ -54,94 +50,11 @@ PATIENCE: Final = 5.0
 
 POLL: Final = 0.25
 
-ROWS: Final = 200_000
-SEARCH: Final = 20.0
-"""Rows and seconds of a search in the slot, and at Kafka."""
-
-EARLY: Final = 60_000
-"""Milliseconds before the time that the row gives, from which on the topic is searched."""
-
 ELSEWHERE: Final = "the table marks it as sent by another relay"
 BEHIND: Final = (
     "a row with its key was there before the slot, and was left out of what is sent, as by --no-backfill or "
     "--failed skip"
 )
-AFTER_ALL: Final = "to send it after all"
-NOT_THERE: Final = "not in the topic"
-
-
-class Delivery(enum.Enum):
-    """How far an event has come.
-
-    UNCONFIRMED: a relay is at work on it. LEFT_OUT: a person has said that it isn't to be sent. PASSED: the slot has
-    nothing of it any more.
-    """
-
-    DELIVERED = "delivered"
-    WAITING = "waiting"
-    UNCONFIRMED = "unconfirmed"
-    LEFT_OUT = "left out"
-    PASSED = "passed"
-    UNKNOWN = "unknown"
-
-
-_UNTIL_FOUND: Final = (Delivery.UNCONFIRMED, Delivery.LEFT_OUT, Delivery.PASSED, Delivery.UNKNOWN)
-"""What holds until the event is found in the topic: then it was delivered."""
-
-_AHEAD: Final = (Delivery.UNCONFIRMED, Delivery.WAITING)
-"""What holds of an event that a relay is yet to send, where nothing keeps it from that."""
-
-
-@dataclass(frozen=True, slots=True)
-class InSlot:
-    """Where the event stands in what the slot has to give, and how many rows come before it."""
-
-    lsn: LSN
-    seq: int
-    commit_us: int
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What is known of one row.
-
-    `row` is None for one that is only in the slot. `message` is what becomes of it, None where `left_out` names the
-    rule, or `poison` the reason. `obstacle`: what else keeps it from being sent. `partition` is None where it isn't
-    known. `offset`: where it is in the topic, None where it wasn't found or not looked for.
-    """
-
-    table: TableName
-    row: Stored | None
-    texts: dict[str, str | None]
-    created_us: int | None
-    delivery: Delivery
-    said: str
-    next: str = ""
-    sent_elsewhere: bool = False
-    """The table says of it that it was sent, and that wasn't this relay."""
-    in_slot: InSlot | None = None
-    message: Encoded | None = None
-    left_out: str | None = None
-    poison: PoisonEvent | None = None
-    obstacle: Obstacle | None = None
-    partition: int | None = None
-    offset: int | None = None
-    searched: str | None = None
-    """What the search in the topic has shown; None where there was none."""
-
-
-class Unknown(CdcOutboxError):
-    """No event with this id is in the tables, nor in a slot that nobody reads from."""
-
-    @classmethod
-    def of(cls, event_id: str, tables: Sequence[TableName]) -> Unknown:
-        """The error for an id that was looked for in these tables."""
-        return cls(
-            f"no event with the id {event_id!r} is in {', '.join(map(str, tables))}: it was deleted or rolled back, or"
-            " isn't committed yet",
-            next="if it is another table's or database's, name that with --table or --dsn",
-        )
 
 
 async def find(
@@ -158,7 +71,7 @@ async def find(
     `ids_from`. `told` hears what makes it slow, and of what can't be known. Raises UsageError for what
     can't be an id, SetupError, MissingRight, PostgresUnavailable.
     """
-    placing = asyncio.create_task(_placement(settings.kafka, told))
+    placing = asyncio.create_task(at_kafka.placement(settings.kafka, told))
     try:
         relay = await connect_control(settings.postgres, application_name=APPLICATION_NAME)
         try:
@@ -171,13 +84,13 @@ async def find(
         finally:
             await relay.close()
         placement = await placing
-        events = [_stuck(await _placed(event, placement)) for event in events]
+        events = [at_kafka.stuck(await at_kafka.placed(event, placement)) for event in events]
     finally:
         await ended(placing)
     if in_topic:
         events = [
-            _concluded(
-                await _sought(settings.kafka, event, [*ids_from, *search.ids_from[event.table]]),
+            at_kafka.concluded(
+                await at_kafka.sought(settings.kafka, event, [*ids_from, *search.ids_from[event.table]]),
                 event_id,
                 _replay(settings.outbox.tables, event.table, event_id),
             )
@@ -266,7 +179,7 @@ class _Search:
             if not rows:
                 self._told(f"the slot {self._slot} was not searched: {error}")
             return [
-                _event(plan, row.values, row, Delivery.UNKNOWN, str(error), error.next)
+                told_by_row(plan, row.values, row, Delivery.UNKNOWN, str(error), error.next)
                 for plan, _, row in rows
             ]
         if absent and None in waiting:
@@ -297,7 +210,7 @@ class _Search:
             return replace(event, texts=plan.raw(row.values), created_us=created)
         if None in waiting:
             said = f"waits behind more than the first {ROWS} rows of the slot {self._slot}, or isn't in it"
-            return _event(plan, row.values, row, Delivery.UNKNOWN, said, self._start)
+            return told_by_row(plan, row.values, row, Delivery.UNKNOWN, said, self._start)
         if self._sent_elsewhere(plan, row):
             return self._delivered(plan, proven, row)
         said = (
@@ -305,13 +218,13 @@ class _Search:
             " it is older than the slot"
         )
         remedy = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
-        return _event(plan, row.values, row, Delivery.PASSED, said, remedy)
+        return told_by_row(plan, row.values, row, Delivery.PASSED, said, remedy)
 
     def _in_the_slot(self, streamed: Row, row: Stored | None, here: InSlot) -> Event:
         """What becomes of it is told from what the slot has: an UPDATE of the row since changes nothing about that."""
         why = "and no relay streams from it" if row is not None else "and is not in the table any more"
         said = f"waits in the slot {self._slot}, {why}"
-        event = _event(streamed.plan, streamed.values, row, Delivery.WAITING, said, self._start)
+        event = told_by_row(streamed.plan, streamed.values, row, Delivery.WAITING, said, self._start)
         return replace(event, in_slot=here)
 
     @property
@@ -333,12 +246,14 @@ class _Search:
             look = f"cdc-outbox find --in-topic {shlex.quote(self._id)}"
             again = _replay(self._settings.outbox.tables, plan.table, self._id)
             remedy = f"where keys are used again, as after TRUNCATE … RESTART IDENTITY: {look}; {AFTER_ALL}: {again}"
-            return _event(plan, row.values, row, Delivery.LEFT_OUT, BEHIND, remedy)
+            return told_by_row(plan, row.values, row, Delivery.LEFT_OUT, BEHIND, remedy)
         if self._sent_elsewhere(plan, row):
-            event = _event(plan, row.values, row, Delivery.DELIVERED, ELSEWHERE)
+            event = told_by_row(plan, row.values, row, Delivery.DELIVERED, ELSEWHERE)
             return replace(event, sent_elsewhere=True)
         slots = ", ".join(proof.slot for proof in proven.proofs)
-        return _event(plan, row.values, row, Delivery.DELIVERED, f"proven by the witness of slot {slots}")
+        return told_by_row(
+            plan, row.values, row, Delivery.DELIVERED, f"proven by the witness of slot {slots}"
+        )
 
     def _sent_elsewhere(self, plan: Plan, row: Stored) -> bool:
         """Whether the table calls the row sent, where this relay writes no marks."""
@@ -361,7 +276,7 @@ class _Search:
         problems = await standing(self._relay, proven)
         said = "; ".join(problem for problem, _ in problems)
         remedy = "; ".join(dict.fromkeys(step for _, step in problems))
-        event = _event(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
+        event = told_by_row(plan, row.values, row, Delivery.UNCONFIRMED, f"not confirmed yet: {said}", remedy)
         return event if event.poison is not None else await self._streamed(event, row)
 
     async def _streamed(self, event: Event, row: Stored) -> Event:
@@ -395,111 +310,7 @@ class _Search:
         return found
 
 
-def _event(
-    plan: Plan, values: Values, row: Stored | None, delivery: Delivery, said: str, remedy: str = ""
-) -> Event:
-    """What the row says by itself."""
-    created = plan.created_us(values, 0) or None
-    event = Event(plan.table, row, plan.raw(values), created, delivery, said, remedy)
-    try:
-        message = plan.encode(values, 0, 0, created or time.time_ns() // 1000)
-    except PoisonEvent as poison:
-        return replace(event, poison=poison)
-    if isinstance(message, str):
-        return replace(event, left_out=message)
-    return replace(event, message=message)
-
-
 def _replay(tables: Sequence[TableName], table: TableName, event_id: str) -> str:
     """The command that sends a row of the table again: with `tables`, all that were named, it has to name the one."""
     named = f" --table {shlex.quote(str(table))}" if len(tables) > 1 else ""
     return f"cdc-outbox replay{named} --id {shlex.quote(event_id)}"
-
-
-async def _placement(settings: KafkaSettings, told: Callable[[str], None]) -> Placement:
-    placement = Placement(settings)
-    try:
-        await placement.look()
-    except CdcOutboxError as error:
-        told(f"partitions are not shown: {error}")
-    return placement
-
-
-async def _placed(event: Event, placement: Placement) -> Event:
-    """With its partition, where the cluster was reached, and what keeps it from getting there.
-
-    Without a key the partition depends on the place in the stream.
-    """
-    message, here = event.message, event.in_slot
-    if message is None:
-        return event
-    lsn, seq = (here.lsn, here.seq) if here is not None else (0, 0)
-    partition = await placement.of(message, lsn, seq)
-    known = message[1] is not None or message[2] is not None or here is not None
-    event = replace(event, partition=partition if known else None)
-    if event.delivery not in _AHEAD:
-        return event
-    streamed = [header for header in message[5] if header[0] != SOURCE]
-    return replace(event, obstacle=await placement.obstacle((*message[:5], streamed)))
-
-
-def _stuck(event: Event) -> Event:
-    """With the way out as the next step, where no relay can send the event as things are."""
-    hindrance = event.poison or event.obstacle
-    if hindrance is None or event.delivery not in _AHEAD:
-        return event
-    steps = [hindrance.next, f"then {event.next}"] if event.next else [hindrance.next]
-    return replace(event, said=f"{event.said}; as things are it can't be sent", next="; ".join(steps))
-
-
-async def _sought(settings: KafkaSettings, event: Event, ids_from: Sequence[IdFrom]) -> Event:
-    """With its place in the topic, from about the time that its row gives on. What is there may be there twice.
-
-    Another relay may have chosen the partition in its own way, and a key's partition is another one since the topic got
-    more of them: then all are searched.
-    """
-    message = event.message
-    if message is None:
-        return event
-    topic, _, _, _, ms, headers = message
-    wanted = next(value for name, value in headers if name == "id")
-    async with reading(settings) as topics:
-        partitions = range((await topics.topics()).get(topic, 0))
-        likely = [event.partition] if event.partition in partitions and not event.sent_elsewhere else []
-        count, until = 0, time.monotonic() + SEARCH
-        for numbers in (likely, [number for number in partitions if number not in likely]):
-            places = [Place(topic, number) for number in numbers if number is not None]
-            begins = await topics.at(places, ms - EARLY if event.created_us is not None else 0)
-            ends = await topics.ends(places)
-            spans = [Span(place, begins[place], ends[place]) for place in places]
-            async for place, records in topics.records(spans, stalled=SEARCH):
-                for record in records:
-                    if ("id", wanted) in record.headers or any(find(record) == wanted for find in ids_from):
-                        return replace(
-                            event, partition=place.partition, offset=record.offset, searched="found"
-                        )
-                count += len(records)
-                if count >= ROWS or time.monotonic() > until:
-                    return replace(event, searched=f"not among the {count} records that were looked at")
-    return replace(event, searched=NOT_THERE if partitions else f"there is no topic {topic}")
-
-
-def _concluded(event: Event, event_id: str, again: str) -> Event:
-    """With what the topic adds to how far it has come; `again`: the command that sends it again."""
-    if event.offset is not None:
-        said = f"found at offset {event.offset}"
-        if event.delivery in _UNTIL_FOUND:
-            return replace(event, delivery=Delivery.DELIVERED, said=said, next="")
-        return replace(event, said=f"{event.said}, and {said}") if event.sent_elsewhere else event
-    named = shlex.quote(event_id)
-    if event.sent_elsewhere:
-        step = f"say where its messages have the id: cdc-outbox find --in-topic --id-from header:NAME {named}"
-        return replace(event, next=step)
-    if event.delivery is Delivery.LEFT_OUT:
-        return replace(event, next=f"{AFTER_ALL}: {again}")
-    if event.delivery is Delivery.PASSED:
-        return replace(event, next=f"send it again: {again}")
-    if event.delivery is Delivery.DELIVERED and event.searched == NOT_THERE:
-        passed = "it was passed over, as in a gap that was accepted; send it again"
-        return replace(event, next=f"if the topic keeps its messages for that long, {passed}: {again}")
-    return event
