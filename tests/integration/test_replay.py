@@ -151,7 +151,7 @@ def test_what_nobody_hears_is_in_the_way_of_nothing(stage: Stage) -> None:
         replaying = stage.launch("--yes", "--since", "10000d", stderr=full.fileno())
         assert f"published {len(first)} events again" in replaying.communicate(timeout=60)[0]
         assert replaying.returncode == 0
-        slow = ("--max-events-per-second", "20")
+        slow = ("--max-events-per-second", "2")
         replaying = stage.launch("--yes", "--since", "10000d", *slow, stderr=full.fileno())
         eventually(lambda: len(stage.again()) > len(first), 30, "rows are replayed")
         replaying.send_signal(signal.SIGINT)
