@@ -32,6 +32,7 @@ from cdc_outbox.postgres import (
     server,
     slot,
     synchronous,
+    transaction,
     whole,
     witness,
 )
@@ -150,10 +151,11 @@ class Admission:
             lambda conn: publication.look(conn, self._settings.publication, self._tables)
         )
         self.witness = await self.control.run(lambda conn: witness.read(conn, name))
+        self._holder = (found.active_pid or 0) if found is not None and found.active else None
         if self.witness is Absent.ROW and found is not None and self._holder is None:
             await self._remember_row()
         self._writes = self._holder is None and (begins or accept_gap or not self._new_tables())
-        said = self._last_said(found)
+        said = self._last_said()
         if found is not None or pending is not None or isinstance(said, Absent):
             try:
                 slot.require(found, name, pending=pending)
@@ -161,7 +163,6 @@ class Admission:
                 raise await self._for_this_role(missing, slip=pending is None) from None
         self.position = found.confirmed_flush_lsn if found is not None else None
         self.seen(self.position)
-        self._holder = (found.active_pid or 0) if found is not None and found.active else None
         judged = witness.judge(name, said, found, self.server)
         if judged.note is not None:
             self._notice(judged.note)
@@ -183,7 +184,8 @@ class Admission:
             await self._require_all_named(accepted=accept_gap)
         await self.control.run(lambda conn: synchronous.require_not(conn, self.application_name))
         await self._renew_witness(accepted=accept_gap)
-        self._memory.row = said if isinstance(said, Witness) and self.row is None else self.row
+        if self._holder is None or self.row is not None:
+            self._memory.row = self.row or (said if isinstance(said, Witness) else None)
         await self._tell_of_tables()
 
     @property
@@ -199,9 +201,9 @@ class Admission:
             await self.control.run(lambda conn: witness.write(conn, row))
             self.witness = row
 
-    def _last_said(self, found: Slot | None) -> Witness | Absent:
+    def _last_said(self) -> Witness | Absent:
         """What the witness says, or said before somebody dropped its table since, unless another streams now."""
-        if self.witness is Absent.TABLE and not (found is not None and found.active):
+        if self.witness is Absent.TABLE and self._holder is None:
             return self._known_row or self.witness
         return self.witness
 
@@ -423,6 +425,10 @@ class Admission:
             rows = await self.control.run(partial(execute, query=_PARTITIONS, parameters=(member.table,)))
             found |= dict.fromkeys((int(oid) for (oid,) in rows), TableName.parse(name))
         return found
+
+    async def runs(self, xid: int) -> bool:
+        """Whether a transaction hasn't ended yet for whoever looks, though its commit may be on disk."""
+        return await self.control.run(partial(transaction.runs, xid=xid))
 
     def guarded(self, stream: ReplicationStream) -> Guarded:
         """What the guard watches while this stream runs."""
