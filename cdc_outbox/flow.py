@@ -181,7 +181,7 @@ class Flow:
             return True
         except TableUnknown as unknown:
             publisher.flush()
-            self.intake.recognise(unknown.relation, await self.settlement.ours())
+            self.intake.recognise(unknown.relation, await self.settlement.ours(self.intake.xid))
             return True
         publisher.flush(late=self.intake.late)
         self.stream.alive()

@@ -89,6 +89,8 @@ class Intake:
             bytes, tuple[ReadValues, Callable[[Values, int, int, int], Encoded | str]] | None
         ] = {}
         self._lsn = 0
+        self.xid = 0
+        """The transaction under way, or the last one."""
         self._commit_us = 0
         self._place = 0
         self._retry: Encoded | None = None
@@ -143,7 +145,7 @@ class Intake:
         if to_commit and not ledger.in_transaction:
             return False
         deadline = time.monotonic() + SLICE
-        lsn, commit_us, place = self._lsn, self._commit_us, self._place
+        lsn, xid, commit_us, place = self._lsn, self.xid, self._commit_us, self._place
         received = self.received
         last = received + rows
         encoded = self._last
@@ -189,7 +191,7 @@ class Intake:
                         if received >= last:
                             return True
                     elif tag == pgoutput.BEGIN:
-                        lsn, commit_us, _ = _begin_at(data, XLOG_HEADER)
+                        lsn, commit_us, xid = _begin_at(data, XLOG_HEADER)
                         ledger.begin(lsn)
                         publisher.committed_us = commit_us
                         place = 0
@@ -208,7 +210,7 @@ class Intake:
         except stream.broken as error:
             raise stream.gone(error) from error
         finally:
-            self._lsn, self._commit_us, self._place = lsn, commit_us, place
+            self._lsn, self.xid, self._commit_us, self._place = lsn, xid, commit_us, place
             if received != self.received:
                 self.latest = lsn
                 if self._marks is not None:
@@ -287,7 +289,10 @@ class Intake:
             self._skip("unknown_message")
 
     def recognise(self, relation: pgoutput.Relation, ours: dict[int, TableName]) -> None:
-        """Read the rows of `relation` as those of our table, if `ours`, as it is now, has it; else pass them over."""
+        """Read the rows of `relation` as those of our table, if `ours` has it; else pass them over.
+
+        `ours` is as it is once the transaction of those rows is over.
+        """
         self._ours, self._unknown = ours, None
         if relation.oid in ours:
             self._plan(relation)

@@ -70,6 +70,9 @@ GUARD_ANSWER: Final = 5.0
 CONTROL_GRACE: Final = 10.0
 """Seconds for which the stream is kept while the control connection is away."""
 
+UNSEEN: Final = 0.01
+"""Seconds until a transaction of the stream is looked for again among those that have ended, at first."""
+
 CONTROL_PAUSE: Final = 0.5
 """Seconds between attempts to have one again."""
 
@@ -162,8 +165,16 @@ class Settlement:
             return error
         return None
 
-    async def ours(self) -> dict[int, TableName]:
-        """Our tables by OID, as the server's catalogue has them now. Raises PostgresUnavailable."""
+    async def ours(self, xid: int) -> dict[int, TableName]:
+        """Our tables by OID, as the server's catalogue has them once a transaction is over. Raises PostgresUnavailable.
+
+        The stream has it as soon as its commit is on disk. Others see what it did a moment later, or, where commits
+        wait for a synchronous standby, when that has answered: until then nobody is shown a partition that it made.
+        """
+        pause = UNSEEN
+        while await self._with_control(partial(self._admission.runs, xid)):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._interval)
         return await self._with_control(self._admission.ours)
 
     async def close(self) -> None:

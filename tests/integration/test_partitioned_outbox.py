@@ -5,14 +5,18 @@ The root's name is what `init` asks for. A publication that doesn't for a moment
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
 from tests.integration.conftest import Database
 from tests.integration.passage import Passage, last_words, payloads
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import PostgresServer
 from tests.servers.relay import run_command
-from tests.servers.wait import eventually
+from tests.servers.wait import PATIENCE, eventually
 
 BY_LEAF = "alter publication outbox_pub set (publish_via_partition_root = false)"
 BY_ROOT = "alter publication outbox_pub set (publish_via_partition_root = true)"
@@ -25,7 +29,11 @@ def insert(text: str, day: int, table: str = "outbox") -> str:
 @pytest.fixture
 def passage(database: Database, kafka: Kafka, slot: str, topics: str) -> Passage:
     """Days 0 to 9 are in a partition of a partition, later ones in one whose columns have another order."""
-    passage = Passage(database, kafka, slot, topics)
+    return outbox_of(Passage(database, kafka, slot, topics))
+
+
+def outbox_of(passage: Passage) -> Passage:
+    """Make the table, its topic, publication and slot."""
     passage.transaction(
         "create table outbox (id bigserial, aggregate_id text, payload text, day int) partition by range (day)",
         "create table early partition of outbox for values from (0) to (10) partition by range (day)",
@@ -80,6 +88,35 @@ def test_rows_that_came_under_the_name_of_a_partition_made_meanwhile(passage: Pa
         eventually(lambda: "1" in payloads(passage.read(topic)), 60, relay.text)
         passage.sql(insert("4", 21))
         eventually(lambda: len(passage.read(topic)) == 5, 60, relay.text)
+        assert relay.terminate()[0] == 0
+    assert payloads(passage.read(topic)) == ["0", "1", "2", "3", "4"]
+
+
+def test_rows_of_a_partition_whose_making_nobody_is_shown_yet(
+    make_postgres: Callable[..., PostgresServer], kafka: Kafka, slot: str, topics: str
+) -> None:
+    """Its commit is on disk, and so in the stream, and waits for a synchronous standby."""
+    server = make_postgres(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
+    server.create_database("app")
+    passage = outbox_of(Passage(Database(server, "app"), kafka, slot, topics))
+    topic = f"{passage.topics}events"
+    with passage.relay("--topic", topic) as relay, ThreadPoolExecutor(1) as application:
+        passage.sql(insert("0", 1))
+        eventually(lambda: payloads(passage.read(topic)) == ["0"], PATIENCE, relay.text)
+        committed = application.submit(
+            passage.transaction,
+            *("set local synchronous_commit = on", BY_LEAF),
+            *("create table newest partition of outbox for values from (20) to (30)",),
+            *(insert("1", 1), insert("2", 21), BY_ROOT, insert("3", 21)),
+        )
+        try:
+            eventually(lambda: "1" in payloads(passage.read(topic)), PATIENCE, relay.text)
+            assert not committed.done()
+        finally:
+            server.reload({"synchronous_standby_names": ""})
+        committed.result(PATIENCE)
+        passage.sql(insert("4", 21))
+        eventually(lambda: len(passage.read(topic)) == 5, PATIENCE, relay.text)
         assert relay.terminate()[0] == 0
     assert payloads(passage.read(topic)) == ["0", "1", "2", "3", "4"]
 

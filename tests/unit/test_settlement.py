@@ -98,11 +98,12 @@ def test_whose_a_table_is_is_asked_again_on_another_connection() -> None:
             guarded=lambda _: SimpleNamespace(slot="outbox_slot"),
             row=None,
             position=None,
+            runs=mock.AsyncMock(side_effect=[True, False]),
             ours=mock.AsyncMock(side_effect=[gone, whose]),
             reconnect=mock.AsyncMock(),
         )
         any_: Any = mock.Mock()
-        assert await Settlement(admission, any_, Ledger(), any_, interval=INTERVAL).ours() == whose
+        assert await Settlement(admission, any_, Ledger(), any_, interval=INTERVAL).ours(7) == whose
         admission.reconnect.assert_awaited_once()
 
     asyncio.run(test())
