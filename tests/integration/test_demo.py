@@ -19,14 +19,8 @@ from cdc_outbox.demo.stage import Stage
 from cdc_outbox.errors import CdcOutboxError
 from tests.servers.guardian import descendants
 from tests.servers.process import Process
-from tests.servers.relay import clean_environment
+from tests.servers.relay import MAIN, clean_environment
 from tests.servers.wait import PATIENCE, eventually
-
-# A test run in the background of a shell ignores Ctrl-C, and so would its children.
-MAIN = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from cdc_outbox.cli import main; main()"
-)
 
 
 @pytest.fixture

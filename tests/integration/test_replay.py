@@ -33,7 +33,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.ledger import Record
 from tests.servers.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD
-from tests.servers.relay import clean_environment, run_command
+from tests.servers.relay import MAIN, clean_environment, run_command
 from tests.servers.wait import PATIENCE, eventually
 
 INSERT: LiteralString = (
@@ -101,7 +101,7 @@ class Stage:
         """A replay that may be looked at while it runs."""
         pipeline = self.pipeline
         return subprocess.Popen(
-            [sys.executable, "-m", "cdc_outbox", "replay", "--slot", pipeline.slot, *flags],
+            [sys.executable, "-c", MAIN, "replay", "--slot", pipeline.slot, *flags],
             env=clean_environment(
                 {"CDC_OUTBOX_DSN": pipeline.dsn, "CDC_OUTBOX_BOOTSTRAP_SERVERS": pipeline.kafka.bootstrap}
             ),

@@ -26,6 +26,12 @@ LogRecord = dict[str, Any]
 _FOREIGN = ("CDC_OUTBOX_", "OTEL_", "PG", "KAFKA_", "DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 _OF_PYTHON = ("PYTHON", "LC_", "LANG")
 
+MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from cdc_outbox.cli import main; main()"
+)
+"""`cdc-outbox` for `python -c`. A test run in the background of a shell ignores Ctrl-C, and so would its children."""
+
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our environment without any setting of the relay, of libpq or of Kafka, plus `extra`.
