@@ -66,9 +66,7 @@ def read(pgconn: psycopg.pq.abc.PGconn, expected: int, pause: float) -> dict[str
                 size += len(data) - 25
         assert length == 0, "the stream ended"
         if got < BUFFER // 2:
-            time.sleep(
-                pause
-            )  # is measured too: so the relay pauses between drains, which this is compared with
+            time.sleep(pause)  # as the relay, which this is compared with, pauses between drains
         consume()
     return {
         "first": first,

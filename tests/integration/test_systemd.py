@@ -290,18 +290,19 @@ def test_the_authority_that_the_dsn_names_goes_along(
     done = run_command("init", "--slot", slot, env={"CDC_OUTBOX_DSN": server.dsn()})
     assert done.returncode == 0, done.stderr
     (systemd.home / "ca.pem").write_bytes((certificates() / "ca.pem").read_bytes())
+    checkout = systemd.shell().run("mktemp --directory ~/checkout.XXXX").stdout.strip()
     shell = systemd.shell(
-        RELAY_DSN=f"{server.dsn()}?sslmode=verify-full&sslrootcert=/root/checkout/db-ca.pem",
+        RELAY_DSN=f"{server.dsn()}?sslmode=verify-full&sslrootcert={checkout}/db-ca.pem",
         KAFKA=kafka.bootstrap,
     )
-    shell.run(f"install -d /root/checkout\ncp {systemd.home}/ca.pem /root/checkout/db-ca.pem")
+    shell.run(f"cp {systemd.home}/ca.pem {checkout}/db-ca.pem")
     configured(shell, slot, free_port())
     shell.run(BLOCKS["check"])
     shell.run(BLOCKS["start"], code=None)
     assert ended(shell) == ("failed", "78"), told(shell)
     eventually(lambda: "as a service none in a home directory" in journal(shell), PATIENCE, "what to do")
 
-    shell.run(f"cd /root/checkout\n{BLOCKS['authority']}")
+    shell.run(f"cd {checkout}\n{BLOCKS['authority']}")
     assert shell.run("stat -c '%U %a' /etc/cdc-outbox/dsn").stdout.split() == ["root", "600"]
     shell.run(BLOCKS["check"])
     shell.run(BLOCKS["start"])

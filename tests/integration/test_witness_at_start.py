@@ -33,6 +33,14 @@ def refused(pipeline: Pipeline, *flags: str, dsn: str | None = None) -> tuple[st
     return str(last["error"]), str(last["next"])
 
 
+@pytest.fixture
+def behind(outbox: Database, make_proxy: Callable[[str, int], Proxy]) -> tuple[Proxy, str]:
+    """A proxy in front of the server, and the way to the database through it."""
+    address = conninfo_to_dict(outbox.dsn)
+    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    return proxy, make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port)
+
+
 def delivered_once(pipeline: Pipeline, writer: Writer, consumer: Consumer) -> None:
     """A relay delivers twenty rows and ends."""
     relay = pipeline.start()
@@ -121,16 +129,14 @@ def test_F25_the_slot_was_moved_while_away(  # noqa: N802 - the failure's own na
 def test_F25_the_slot_was_moved_after_the_last_look_at_it(  # noqa: N802 - the failure's own name
     moved: Callable[[Pipeline], None],
     pipeline: Pipeline,
-    outbox: Database,
-    make_proxy: Callable[[str, int], Proxy],
+    behind: tuple[Proxy, str],
 ) -> None:
     """Between the checks of a start and its stream: rows that were skipped then are not confirmed in silence."""
     writer, consumer = pipeline.writer(), pipeline.consumer()
     delivered_once(pipeline, writer, consumer)
-    address = conninfo_to_dict(outbox.dsn)
-    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
+    proxy, way = behind
     proxy.delay(0.15)
-    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port), state=None)
+    relay = pipeline.start(way=way, state=None)
     eventually(
         lambda: pipeline.value(
             "select count(*) from pg_stat_activity where application_name = %s and backend_type = 'walsender'",
@@ -157,13 +163,11 @@ def test_F25_the_slot_was_moved_after_the_last_look_at_it(  # noqa: N802 - the f
 def test_F25_the_slot_was_moved_and_its_row_deleted_while_the_relay_reconnected(  # noqa: N802 - as above
     moved: Callable[[Pipeline], None],
     pipeline: Pipeline,
-    outbox: Database,
-    make_proxy: Callable[[str, int], Proxy],
+    behind: tuple[Proxy, str],
 ) -> None:
     """The relay still knows what the row said, and writes it again for who starts the next."""
-    address = conninfo_to_dict(outbox.dsn)
-    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
-    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port))
+    proxy, way = behind
+    relay = pipeline.start(way=way)
     writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     pipeline.wait_confirmed()
@@ -185,12 +189,11 @@ def test_F25_the_slot_was_moved_and_its_row_deleted_while_the_relay_reconnected(
 
 
 def test_F25_the_slot_was_moved_and_the_witness_dropped_while_the_relay_reconnected(  # noqa: N802 - as above
-    pipeline: Pipeline, outbox: Database, make_proxy: Callable[[str, int], Proxy], tmp_path: Path
+    pipeline: Pipeline, behind: tuple[Proxy, str], tmp_path: Path
 ) -> None:
     """The relay still knows what the row said: of a slot that stands where it left it there is nothing to say."""
-    address = conninfo_to_dict(outbox.dsn)
-    proxy = make_proxy(str(address["host"]), int(str(address["port"])))
-    relay = pipeline.start(way=make_conninfo(outbox.dsn, host="127.0.0.1", port=proxy.port))
+    proxy, way = behind
+    relay = pipeline.start(way=way)
     writer, consumer = pipeline.writer(), pipeline.consumer()
     consumer.wait_ids(writer.write(20))
     pipeline.wait_confirmed()
